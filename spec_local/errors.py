@@ -1,0 +1,53 @@
+"""The one error tree. Every failure a person can meet is a `SpecLocalError`: one sentence saying what
+and where, and a hint saying what to do. Exit codes are chosen by the command line, not here."""
+
+from __future__ import annotations
+
+
+class SpecLocalError(Exception):
+    """A failure with a sentence for the person and, where there is one, a way out.
+
+    Args:
+        message: What went wrong and where, as one sentence.
+        hint: What to do about it, as one sentence; empty where nothing helps.
+    """
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".rstrip()
+
+
+class UsageError(SpecLocalError):
+    """The request itself cannot be met: a bad flag, value or combination."""
+
+
+class ModelError(SpecLocalError):
+    """A model or one of its files is missing, damaged, or does not fit the request."""
+
+
+class PairError(ModelError):
+    """The draft cannot draft for the target: the vocabularies mean different text."""
+
+
+class DownloadError(ModelError):
+    """A model file could not be fetched whole."""
+
+
+class TemplateError(ModelError):
+    """A chat template is missing, broken, or refuses this conversation."""
+
+
+class BackendError(SpecLocalError):
+    """llama.cpp cannot run here: not installed, or it failed inside a call."""
+
+
+class CacheError(BackendError):
+    """A key/value cache could not be brought to the state the next pass needs."""
+
+
+class ContextFullError(UsageError):
+    """The prompt does not fit the context window."""
