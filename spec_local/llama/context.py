@@ -1,0 +1,262 @@
+"""`Context`: a model with its key/value caches, as the `LanguageModel` the rest of the program speaks to.
+
+Batches are filled through numpy views of memory that llama.cpp reads directly, and logits are read where
+llama.cpp wrote them: no row of the vocabulary is ever copied here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from spec_local.errors import BackendError, CacheError, UsageError
+from spec_local.language_model import Chunk, Logits
+from spec_local.llama.library import forget_log, last_error, llama
+from spec_local.llama.model import Model
+
+CACHE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "bf16": 30}
+"""Cache element types and their ggml numbers."""
+_FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
+_ABORTED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ContextOptions:
+    """How a context is made."""
+
+    n_ctx: int
+    """Tokens one sequence can hold."""
+    n_seq: int = 1
+    """Sequences (cache slots)."""
+    n_batch: int = 512
+    """Most tokens in one pass."""
+    max_rows: int = 32
+    """Most logits rows asked for in one pass; llama.cpp reserves n_vocab floats for each."""
+    pad_width: int = 0
+    """Evaluate every pass that returns logits with exactly this many rows; 0 is off."""
+    threads: int = 0
+    """CPU threads; 0 takes the physical cores this process may use."""
+    flash_attention: str = "auto"
+    """auto, on or off."""
+    cache_type_k: str = "f16"
+    cache_type_v: str = "f16"
+    offload_cache: bool = True
+    """Keep the cache on the offload devices, beside the layers it belongs to."""
+
+
+class Context:
+    """Caches of `n_seq` sequences over one model. Used from one thread; only `abort` may come from another.
+
+    Raises:
+        BackendError: llama.cpp cannot make the context (most often: not enough memory).
+        UsageError: An option does not exist.
+    """
+
+    def __init__(self, model: Model, options: ContextOptions) -> None:
+        self._lib = llama()
+        self._handle: Any = None
+        self.model = model
+        self.options = options
+        self.n_vocab: int = model.vocabulary.size
+        self.n_ctx: int = options.n_ctx
+        self.n_batch: int = max(options.n_batch, options.max_rows, options.pad_width)
+        self.passes = 0
+        """Decode calls so far."""
+        forget_log()
+        self._handle = self._lib.llama_init_from_model(model.handle, self._params(options))
+        if not self._handle:
+            raise BackendError(
+                f"llama.cpp cannot make a context of {options.n_ctx} tokens for {model.path.name}{last_error()}.",
+                "Try a smaller --n-ctx, or --cache-type-k q8_0 --cache-type-v q8_0.",
+            )
+        self._memory = self._lib.llama_get_memory(self._handle)
+        self._batch = _Batch(self._lib, self.n_batch)
+        self._abort_flag = ctypes.create_string_buffer(2)
+        callback = ctypes.cast(_strlen(), self._lib.ggml_abort_callback)
+        self._lib.llama_set_abort_callback(self._handle, callback, ctypes.cast(self._abort_flag, ctypes.c_void_p))
+
+    def _params(self, options: ContextOptions) -> Any:
+        for name in (options.cache_type_k, options.cache_type_v):
+            if name not in CACHE_TYPES:
+                raise UsageError(f"Cache type {name!r} does not exist.", f"Use one of {', '.join(CACHE_TYPES)}.")
+        if options.flash_attention not in _FLASH_ATTENTION:
+            raise UsageError(f"Flash attention cannot be {options.flash_attention!r}.", "Use auto, on or off.")
+        params = self._lib.llama_context_default_params()
+        params.n_ctx = (options.n_ctx + options.pad_width) * options.n_seq
+        params.n_batch = params.n_ubatch = self.n_batch
+        params.n_seq_max = options.n_seq
+        params.n_outputs_max = max(options.max_rows, options.pad_width, options.n_seq)
+        params.n_threads = params.n_threads_batch = options.threads or physical_cores()
+        params.flash_attn_type = _FLASH_ATTENTION[options.flash_attention]
+        params.type_k, params.type_v = CACHE_TYPES[options.cache_type_k], CACHE_TYPES[options.cache_type_v]
+        params.offload_kqv = options.offload_cache
+        # A sliding-window layer that forgets what left its window cannot be trimmed back into it.
+        params.swa_full = True
+        params.kv_unified = True
+        params.no_perf = True
+        return params
+
+    def decode(self, chunks: Sequence[Chunk]) -> list[Logits]:
+        """Evaluate all chunks in one pass; see `LanguageModel.decode`."""
+        starts = [self.length(chunk.seq) for chunk in chunks]
+        wanted = sum(chunk.rows for chunk in chunks)
+        batch = self._batch
+        batch.clear()
+        for chunk, start in zip(chunks, starts, strict=True):
+            if start + len(chunk.tokens) > self.n_ctx:
+                raise CacheError(
+                    f"The context of {self.n_ctx} tokens is full.", "Start with a larger --n-ctx or a shorter prompt."
+                )
+            batch.add(chunk.tokens, start, chunk.seq, chunk.rows)
+        padding = max(0, self.options.pad_width - batch.size) if wanted else 0
+        if padding:
+            last, start = chunks[-1], starts[-1] + len(chunks[-1].tokens)
+            batch.add([0] * padding, start, last.seq, padding)
+        status = self._lib.llama_decode(self._handle, batch.view())
+        self.passes += 1
+        if status != 0:
+            self._roll_back(chunks, starts, status)
+        if padding:
+            self.trim(chunks[-1].seq, starts[-1] + len(chunks[-1].tokens))
+        if not wanted:
+            return [np.empty((0, self.n_vocab), np.float32)] * len(chunks)
+        pointer = self._lib.llama_get_logits(self._handle)
+        rows: Logits = np.ctypeslib.as_array(pointer, shape=(wanted, self.n_vocab))
+        ends = np.cumsum([chunk.rows for chunk in chunks])
+        return [rows[end - chunk.rows : end] for chunk, end in zip(chunks, ends, strict=True)]
+
+    def _roll_back(self, chunks: Sequence[Chunk], starts: Sequence[int], status: int) -> None:
+        """A failed pass leaves what it finished in the caches; take that out before saying so."""
+        reason = "was stopped" if status == _ABORTED else f"failed with status {status}{last_error()}"
+        for chunk, start in zip(chunks, starts, strict=True):
+            if self.length(chunk.seq) > start:
+                self.trim(chunk.seq, start)
+        error = CacheError if status == 1 else Aborted if status == _ABORTED else BackendError
+        raise error(f"A pass over {sum(len(chunk.tokens) for chunk in chunks)} tokens {reason}.")
+
+    def length(self, seq: int) -> int:
+        """Tokens in the cache of `seq`, by the cache's own account."""
+        return int(self._lib.llama_memory_seq_pos_max(self._memory, seq)) + 1
+
+    def trim(self, seq: int, length: int) -> None:
+        """Cut the cache of `seq` back to `length` tokens; see `LanguageModel.trim`."""
+        before = self.length(seq)
+        assert 0 <= length <= before, f"trim to {length} of {before}"
+        if length == before:
+            return
+        done = self._lib.llama_memory_seq_rm(self._memory, seq, length if length else -1, -1)
+        after = self.length(seq)
+        if not done or after != length:
+            raise CacheError(
+                f"The cache of {self.model.path.name} cannot be cut from {before} to {length} tokens (it holds {after})."
+            )
+        oldest = int(self._lib.llama_memory_seq_pos_min(self._memory, seq))
+        if length and self.model.n_swa and oldest > max(0, length - self.model.n_swa):
+            raise CacheError(
+                f"The sliding window of {self.model.path.name} has forgotten what a cut to {length} tokens needs."
+            )
+
+    def copy(self, source: int, target: int) -> None:
+        """Make the cache of sequence `target` equal to that of `source` (cells are shared, not copied)."""
+        self.trim(target, 0)
+        self._lib.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+
+    def checkpoint(self, seq: int) -> bytes:
+        """The whole state of one sequence, for `restore`."""
+        size = self._lib.llama_state_seq_get_size(self._handle, seq)
+        buffer = (ctypes.c_uint8 * size)()
+        return bytes(buffer[: self._lib.llama_state_seq_get_data(self._handle, buffer, size, seq)])
+
+    def restore(self, seq: int, state: bytes) -> None:
+        """Bring sequence `seq` back to a state from `checkpoint`.
+
+        Raises:
+            CacheError: llama.cpp does not take the state.
+        """
+        buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
+        if self._lib.llama_state_seq_set_data(self._handle, buffer, len(state), seq) == 0:
+            raise CacheError(f"A saved state of {self.model.path.name} could not be restored.")
+
+    def abort(self, stop: bool) -> None:
+        """Stop the pass that is running and every further one (True), or allow passes again. Any thread may call it."""
+        self._abort_flag[0] = b"\x01" if stop else b"\x00"
+
+    def close(self) -> None:
+        """Free the caches; harmless when done twice."""
+        if self._handle is not None:
+            self._lib.llama_free(self._handle)
+            self._handle = None
+
+
+class Aborted(BackendError):
+    """A pass was stopped by `Context.abort`."""
+
+
+class _Batch:
+    """A reusable `llama_batch` of at most `room` tokens, filled through numpy."""
+
+    def __init__(self, lib: Any, room: int) -> None:
+        self.size = 0
+        self._token = np.zeros(room, np.int32)  # [room]
+        self._pos = np.zeros(room, np.int32)  # [room]
+        self._seq = np.zeros(room, np.int32)  # [room] one sequence for each token
+        self._n_seq = np.ones(room, np.int32)  # [room]
+        self._output = np.zeros(room, np.int8)  # [room] 1 where logits are wanted
+        # llama.cpp wants a pointer to each token's list of sequences; each list is one cell of `_seq`.
+        self._seq_at = self._seq.ctypes.data + 4 * np.arange(room + 1, dtype=np.uintp)
+        self._seq_at[room] = 0
+        int32, int8 = ctypes.POINTER(ctypes.c_int32), ctypes.POINTER(ctypes.c_int8)
+        self._struct = lib.llama_batch(
+            n_tokens=0,
+            token=self._token.ctypes.data_as(int32),
+            embd=None,
+            pos=self._pos.ctypes.data_as(int32),
+            n_seq_id=self._n_seq.ctypes.data_as(int32),
+            seq_id=self._seq_at.ctypes.data_as(ctypes.POINTER(int32)),
+            logits=self._output.ctypes.data_as(int8),
+        )
+
+    def clear(self) -> None:
+        self.size = 0
+
+    def add(self, tokens: Sequence[int], start: int, seq: int, rows: int) -> None:
+        count = len(tokens)
+        end = self.size + count
+        assert 0 < count and 0 <= rows <= count and end <= len(self._token), (count, rows, end, len(self._token))
+        here = slice(self.size, end)
+        self._token[here] = tokens
+        self._pos[here] = np.arange(start, start + count, dtype=np.int32)
+        self._seq[here] = seq
+        self._output[here] = 0
+        self._output[end - rows : end] = 1
+        self.size = end
+
+    def view(self) -> Any:
+        self._struct.n_tokens = self.size
+        return self._struct
+
+
+@cache
+def _strlen() -> Any:
+    """C's strlen, as the abort callback: of a one-byte flag it is 0 (go on) or 1 (stop).
+
+    llama.cpp asks after every graph node from its compute threads. A Python callback there would take the
+    interpreter lock a thousand times in a pass; a C function that looks at one byte costs nothing.
+    """
+    return (ctypes.cdll.msvcrt if sys.platform == "win32" else ctypes.CDLL(None)).strlen
+
+
+@cache
+def physical_cores() -> int:
+    """Physical cores this process may run on: hyper-threads do not help memory-bound passes."""
+    import psutil
+
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(allowed, psutil.cpu_count(logical=False) or allowed))

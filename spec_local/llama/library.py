@@ -1,0 +1,97 @@
+"""Loads llama_cpp once, keeps its log out of the terminal, and turns a missing build into a sentence."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections import deque
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from spec_local.errors import BackendError
+
+_LOG_LINES = 200
+_WARN, _ERROR, _CONTINUE = 3, 4, 5
+_log: deque[tuple[int, str]] = deque(maxlen=_LOG_LINES)
+_verbose = False
+
+
+def set_verbose(verbose: bool) -> None:
+    """Copy llama.cpp's log to stderr (True), or only remember its last lines (False, the default)."""
+    global _verbose
+    _verbose = verbose
+
+
+def recent_log(errors_only: bool = False) -> list[str]:
+    """The last lines llama.cpp logged, oldest first; with `errors_only` just its errors."""
+    return [text.rstrip("\n") for level, text in _log if text.strip() and (level == _ERROR or not errors_only)]
+
+
+def last_error() -> str:
+    """llama.cpp's own last word about a failure, in brackets, or an empty string."""
+    lines = recent_log(errors_only=True)
+    return f" (llama.cpp says: {lines[-1].strip()})" if lines else ""
+
+
+def forget_log() -> None:
+    """Start a fresh log, so that `last_error` speaks of what comes next."""
+    _log.clear()
+
+
+def _on_log(level: int, text: bytes | None, _user_data: Any) -> None:
+    line = (text or b"").decode("utf-8", "replace")
+    if level == _CONTINUE and _log:
+        level, before = _log.pop()
+        _log.append((level, before + line))
+    else:
+        _log.append((level, line))
+    if _verbose:
+        sys.stderr.write(line)
+
+
+@cache
+def llama() -> ModuleType:
+    """The `llama_cpp.llama_cpp` module, backend initialised.
+
+    Raises:
+        BackendError: llama-cpp-python is not installed or its library does not load here.
+    """
+    try:
+        from llama_cpp import llama_cpp as module
+    except ModuleNotFoundError as error:
+        raise BackendError(
+            "llama-cpp-python is not installed in this Python.",
+            "Run `python3 scripts/bootstrap.py` in the checkout; it builds it for this machine.",
+        ) from error
+    except (OSError, RuntimeError) as error:
+        raise BackendError(
+            f"llama.cpp's library does not load here: {error}.",
+            "Run `python3 scripts/bootstrap.py --rebuild`; the installed build is for another machine.",
+        ) from error
+    # The callback object must outlive every call into the library, so it is kept on the module.
+    module.spec_local_log_callback = module.llama_log_callback(_on_log)
+    module.llama_log_set(module.spec_local_log_callback, ctypes.c_void_p(0))
+    module.llama_backend_init()
+    return module
+
+
+@cache
+def build_info() -> dict[str, str]:
+    """Which llama.cpp this is: versions and the CPU features it was built with."""
+    import llama_cpp
+
+    system = llama().llama_print_system_info()
+    return {
+        "llama_cpp_python": llama_cpp.__version__,
+        "llama_cpp": _version(),
+        "features": system.decode("utf-8", "replace").strip() if system else "",
+    }
+
+
+def _version() -> str:
+    version = getattr(llama(), "llama_version", None)
+    if version is None:
+        return ""
+    text = version()
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)

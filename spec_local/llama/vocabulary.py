@@ -1,0 +1,66 @@
+"""A model's vocabulary: text to token ids and back, by bytes."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from spec_local.errors import ModelError
+from spec_local.llama.library import llama
+
+
+class Vocabulary:
+    """Tokenises for one model. Token ids are plain ints; a token's text is bytes, since a character may span tokens."""
+
+    def __init__(self, handle: Any) -> None:
+        self._lib = llama()
+        self._handle = handle
+        self.size: int = self._lib.llama_vocab_n_tokens(handle)
+        self.bos: int = self._lib.llama_vocab_bos(handle)
+        """Begin-of-text id, -1 where there is none."""
+        self.adds_bos: bool = self._lib.llama_vocab_get_add_bos(handle)
+        self._buffer = ctypes.create_string_buffer(256)
+        self._pieces: dict[int, bytes] = {}
+        is_end = self._lib.llama_vocab_is_eog
+        self.end_ids: frozenset[int] = frozenset(token for token in range(self.size) if is_end(handle, token))
+        """Every id that ends a generation (end of text, end of turn)."""
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        """Token ids of `text`.
+
+        Args:
+            text: Any text; lone surrogates are replaced.
+            add_special: Add what the model's tokenizer adds by itself, such as a begin-of-text token.
+            parse_special: Read control tokens written in the text (`<|im_end|>`) as those tokens.
+        """
+        data = text.encode("utf-8", "replace")
+        room = len(data) + 8
+        tokens = (ctypes.c_int32 * room)()
+        count = self._lib.llama_tokenize(self._handle, data, len(data), tokens, room, add_special, parse_special)
+        if count < 0:
+            room = -count
+            tokens = (ctypes.c_int32 * room)()
+            count = self._lib.llama_tokenize(self._handle, data, len(data), tokens, room, add_special, parse_special)
+        if count < 0:
+            raise ModelError("This model's tokenizer cannot take the text.", "Check the file with `spec-local models show`.")
+        # A template that already wrote the begin-of-text token must not get a second one.
+        start = 1 if count > 1 and add_special and tokens[0] == tokens[1] == self.bos else 0
+        return list(tokens[start:count])
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """Bytes of one token; control tokens are empty unless `special`."""
+        if not special and token in self._pieces:
+            return self._pieces[token]
+        size = self._lib.llama_token_to_piece(self._handle, token, self._buffer, len(self._buffer), 0, special)
+        if size < 0:
+            self._buffer = ctypes.create_string_buffer(-size)
+            size = self._lib.llama_token_to_piece(self._handle, token, self._buffer, len(self._buffer), 0, special)
+        piece = self._buffer.raw[: max(size, 0)]
+        if not special:
+            self._pieces[token] = piece
+        return piece
+
+    def text(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """Text of `tokens`; bytes that are no UTF-8 become U+FFFD."""
+        return b"".join(self.piece(token, special=special) for token in tokens).decode("utf-8", "replace")
