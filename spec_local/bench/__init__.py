@@ -1,0 +1,1 @@
+"""Measuring: cost curves, workloads, traces, plain against speculative decoding."""

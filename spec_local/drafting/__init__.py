@@ -1,0 +1,1 @@
+"""Who proposes tokens: the draft model, and the text itself."""

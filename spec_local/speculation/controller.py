@@ -1,0 +1,149 @@
+"""Who drafts this round, and how far: the seam between the round and the policy.
+
+One controller serves all sequences of an engine; what it keeps per sequence is a small `Pace`. In one round it is
+asked, in this order:
+
+    plans = controller.plan(seats)                 all sequences of the round together
+    controller.more(plan, confidence)              after each token of a model draft: draw another?
+    controller.shorten(plan, draft)                how many of the drafted tokens to submit
+    controller.observe(outcomes)                   what came of it
+
+`more` sees kept tokens only and is asked before the next one is drawn, so every rule allows it. `shorten` throws tokens
+away after looking at them: it must not be called for a rule that does not tolerate truncation, unless the draft is
+one-hot. A plan of zero tokens is an ordinary decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from spec_local.drafting.draft import NO_SOURCE, Draft
+from spec_local.speculation.round import Round
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What one drafter could give one sequence this round."""
+
+    tokens: int
+    """Most tokens it can give, ≥ 1; already limited by the room left in context and budget."""
+    draft: Draft | None = None
+    """The draft itself where it costs nothing and is made before the plan (text); None for a model, not yet run."""
+    lag: int = 1
+    """Rows the drafter's cache is behind, the last emitted token included: the first draft step decodes that many."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """What a controller remembers of one sequence. Made by `Controller.enter`, belongs to the controller."""
+
+    rounds: int = 0
+    tokens_per_s: float = 0.0
+    """Achieved speed (running mean); 0.0 before the first round."""
+    acceptance: dict[str, float] = field(default_factory=dict)
+    """Running mean acceptance by source."""
+    idle: int = 0
+    """Tokens emitted since the draft model was last tried."""
+    probe_after: int = 16
+    """Idle tokens after which it is tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One sequence's place in the coming round."""
+
+    pace: Pace
+    offers: Mapping[str, Offer]
+    """By source; only the drafters that have something to offer to this sequence now."""
+    context: int
+    """Tokens in its target cache."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """The decision for one sequence of the round."""
+
+    source: str
+    """"none", or a key of the seat's offers."""
+    limit: int
+    """Most tokens to draft, 0 for "none"."""
+    reason: str
+    """Why, in words for a person."""
+    seat: Seat
+    plain_s: float | None = None
+    """Expected seconds of a plain round instead; goes into the `Round`."""
+    other_rows: int = 0
+    """Rows of the other sequences in the same target pass, as planned."""
+    sequences: int = 1
+    """Sequences in the round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a plan."""
+
+    plan: Plan
+    round: Round
+    draft: Draft
+    """As submitted to the target pass (after `shorten`); empty for "none"."""
+    emitted: Sequence[int]
+    """Tokens the round added to the text."""
+
+
+class Controller(Protocol):
+    """Chooses source and length of every draft."""
+
+    def enter(self) -> Pace:
+        """State for a new sequence."""
+
+    def plan(self, seats: Sequence[Seat]) -> list[Plan]:
+        """One plan per seat, in order, for one shared draft phase and one shared target pass."""
+
+    def more(self, plan: Plan, confidence: Sequence[float]) -> bool:
+        """Whether to draw one more token after those with these confidences (≥ 1 of them)."""
+
+    def shorten(self, plan: Plan, draft: Draft) -> int:
+        """Tokens of `draft` to submit, 0..len(draft)."""
+
+    def observe(self, outcomes: Sequence[Outcome]) -> None:
+        """The outcomes of one round: of every sequence in it, in the order of the plans."""
+
+
+class FixedController:
+    """Always drafts the same length from the first source that offers anything.
+
+    Args:
+        sources: Names in order of preference, or one name.
+        length: Tokens per draft; 0 is plain decoding.
+        plain_s: Seconds of a plain round where known, for the records.
+    """
+
+    def __init__(self, sources: str | Sequence[str], length: int, plain_s: float | None = None) -> None:
+        self.sources = (sources,) if isinstance(sources, str) else tuple(sources)
+        self.length = length
+        self.plain_s = plain_s
+
+    def enter(self) -> Pace:
+        return Pace()
+
+    def plan(self, seats: Sequence[Seat]) -> list[Plan]:
+        return [self._plan(seat, len(seats)) for seat in seats]
+
+    def more(self, plan: Plan, confidence: Sequence[float]) -> bool:
+        return len(confidence) < plan.limit
+
+    def shorten(self, plan: Plan, draft: Draft) -> int:
+        return min(len(draft), plan.limit)
+
+    def observe(self, outcomes: Sequence[Outcome]) -> None:
+        pass
+
+    def _plan(self, seat: Seat, sequences: int) -> Plan:
+        source = next((s for s in self.sources if s in seat.offers), NO_SOURCE)
+        if self.length == 0 or source == NO_SOURCE:
+            reason = "draft length fixed at 0" if self.length == 0 else f"no draft from {' or '.join(self.sources)}"
+            return Plan(NO_SOURCE, 0, reason, seat, self.plain_s, sequences=sequences)
+        limit = min(self.length, seat.offers[source].tokens)
+        return Plan(source, limit, f"draft length fixed at {self.length}", seat, self.plain_s, sequences=sequences)
