@@ -51,3 +51,7 @@ class CacheError(BackendError):
 
 class ContextFullError(UsageError):
     """The prompt does not fit the context window."""
+
+
+class Aborted(SpecLocalError):
+    """A pass was stopped on request. Not a failure: the caches are as they were before the pass."""

@@ -53,6 +53,7 @@ class LanguageModel(Protocol):
         Raises:
             CacheError: There is no room for the tokens.
             BackendError: The pass failed; the caches are as they were before it.
+            Aborted: The pass was stopped on request; the caches are as they were before it.
         """
 
     def length(self, seq: int) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from spec_local.errors import BackendError, CacheError, UsageError
+from spec_local.errors import Aborted, BackendError, CacheError, UsageError
 from spec_local.language_model import Chunk, Logits
 from spec_local.llama.library import forget_log, last_error, llama
 from spec_local.llama.model import Model
@@ -138,7 +138,7 @@ class Context:
         for chunk, start in zip(chunks, starts, strict=True):
             if self.length(chunk.seq) > start:
                 self.trim(chunk.seq, start)
-        error = CacheError if status == 1 else Aborted if status == _ABORTED else BackendError
+        error = {1: CacheError, _ABORTED: Aborted}.get(status, BackendError)
         raise error(f"A pass over {sum(len(chunk.tokens) for chunk in chunks)} tokens {reason}.")
 
     def length(self, seq: int) -> int:
@@ -193,10 +193,6 @@ class Context:
         if self._handle is not None:
             self._lib.llama_free(self._handle)
             self._handle = None
-
-
-class Aborted(BackendError):
-    """A pass was stopped by `Context.abort`."""
 
 
 class _Batch:

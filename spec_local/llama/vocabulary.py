@@ -19,6 +19,8 @@ class Vocabulary:
         self.size: int = self._lib.llama_vocab_n_tokens(handle)
         self.bos: int = self._lib.llama_vocab_bos(handle)
         """Begin-of-text id, -1 where there is none."""
+        self.eos: int = self._lib.llama_vocab_eos(handle)
+        """End-of-text id, -1 where there is none; `end_ids` has all ids that end a generation."""
         self.adds_bos: bool = self._lib.llama_vocab_get_add_bos(handle)
         self._buffer = ctypes.create_string_buffer(256)
         self._pieces: dict[int, bytes] = {}

@@ -1,0 +1,380 @@
+"""`Engine`: one target with its drafters, ready to answer. The façade of the Python API.
+
+    import spec_local
+
+    with spec_local.load() as engine:
+        stream = engine.stream("Write a haiku about rivers")
+        for piece in stream:
+            print(piece.text, end="", flush=True)
+        print(stream.result.statistics.tokens_per_pass)
+
+An engine is used from one thread at a time; `cancel` alone may come from any.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Iterator, Sequence as Many
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from spec_local.drafting.drafter import Drafter
+from spec_local.drafting.model import ModelDrafter
+from spec_local.drafting.text import TextDrafter
+from spec_local.errors import Aborted, ContextFullError, TemplateError, UsageError
+from spec_local.sampling import RULES, Noise, Sampling, Transform
+from spec_local.session.costs import cost_profile
+from spec_local.session.generation import Generation, Progress, Prompt, Request
+from spec_local.session.loading import Loaded, LoadProgress, can_trim, load_models
+from spec_local.session.options import EngineOptions
+from spec_local.session.result import Piece, Result, Timings
+from spec_local.session.template import ChatTemplate, Message
+from spec_local.session.text_stream import TextStream
+from spec_local.speculation.adaptive import AdaptiveController
+from spec_local.speculation.controller import Controller, FixedController
+from spec_local.speculation.sequence import Sequence
+from spec_local.speculation.speculator import Speculator
+
+
+def load(
+    target: str | Path | None = None,
+    *,
+    draft: str | Path = "auto",
+    options: EngineOptions | None = None,
+    progress: LoadProgress | None = None,
+) -> Engine:
+    """Load a target and its draft.
+
+    Args:
+        target: Catalogue name or path of a GGUF file; None: the default pair.
+        draft: Name or path, or "auto", "text", "none".
+        options: Everything else; its own `target` and `draft` give way to these arguments.
+        progress: Called with (what, fraction) while loading; return False to cancel.
+
+    Raises:
+        ModelError: A model cannot be found or used.
+        BackendError: llama.cpp cannot run here.
+    """
+    chosen = {"draft": str(draft)} if draft != "auto" or options is None else {}
+    if target is not None:
+        chosen["target"] = str(target)
+    options = (options or EngineOptions()).model_copy(update=chosen)
+    return Engine(load_models(options, progress), options)
+
+
+class Engine:
+    """Answers requests; see the module. Made by `load`."""
+
+    def __init__(self, loaded: Loaded, options: EngineOptions) -> None:
+        self.options = options
+        self._loaded = loaded
+        self._target = loaded.target
+        self.vocabulary = loaded.target.model.vocabulary
+        self.n_ctx = loaded.target.n_ctx
+        """Tokens one sequence can hold, prompt and answer together."""
+        self.notices = list(loaded.notices)
+        """What a person should know about how this engine was loaded."""
+        self._lock = threading.Lock()
+        self._chat_template: ChatTemplate | None = None
+        drafters, self._off = self._drafters()
+        self._speculator = Speculator(
+            self._target, drafters, self._controller(list(drafters)), max_rows=options.max_rows
+        )
+
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        sampling: Sampling | None = None,
+        system: str | None = None,
+        raw: bool = False,
+        speculate: bool = True,
+        on_prefill: Progress | None = None,
+    ) -> Stream:
+        """Answer `prompt`, piece by piece.
+
+        Args:
+            prompt: A user's text, a list of messages, or with `raw` the exact text to continue.
+            sampling: How to draw; fields not set follow the model's recommendation.
+            system: A system message.
+            raw: Use no chat template.
+            speculate: False for plain decoding.
+            on_prefill: Called with (tokens done, tokens to do).
+
+        Raises:
+            UsageError: The prompt is empty or does not fit the context.
+            TemplateError: The chat template refuses the conversation.
+        """
+        request = Request(prompt, sampling or Sampling(), system, raw, speculate)
+        return Stream(self, self.prepare(request), on_prefill)
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        sampling: Sampling | None = None,
+        system: str | None = None,
+        raw: bool = False,
+        speculate: bool = True,
+    ) -> Result:
+        """The same as `stream`, whole."""
+        stream = self.stream(prompt, sampling=sampling, system=system, raw=raw, speculate=speculate)
+        for _ in stream:
+            pass
+        return stream.result
+
+    def cancel(self) -> None:
+        """Stop what is running within one pass; its stream ends as "cancelled". Any thread may call this."""
+        for context in (self._loaded.target, self._loaded.draft):
+            if context is not None:
+                context.abort(True)
+
+    # -- steps of a request, for callers that run several at once ----------------------------------------------------
+
+    def prepare(self, request: Request, slot: int = 0) -> Generation:
+        """Check and tokenise a request for a cache slot; nothing is computed yet. Raises as `stream`."""
+        tokens, notices = self.tokenize(request)
+        if not tokens:
+            raise UsageError("The prompt is empty.", "Give a text with --prompt, --file or standard input.")
+        if len(tokens) >= self.n_ctx:
+            raise ContextFullError(
+                f"The prompt is {len(tokens)} tokens long; the context holds {self.n_ctx}, the answer included.",
+                "Shorten the prompt or use a larger --n-ctx.",
+            )
+        sampling, origins = self.complete(request.sampling)
+        seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
+        stream = TextStream(self.vocabulary.piece, sampling.stop)
+        ends = self.vocabulary.end_ids
+        shared = min([self._target.n_vocab, *([self._loaded.draft.n_vocab] if self._loaded.draft else [])])
+        sequence = Sequence(
+            slot=slot,
+            tokens=tokens,
+            transform=Transform(sampling, self._target.n_vocab, ends, len(tokens)),
+            draft_transform=Transform(sampling, shared, ends, len(tokens)),
+            noise=Noise(seed),
+            rule=RULES[self.options.acceptance],
+            n_ctx=self.n_ctx,
+            max_tokens=sampling.max_tokens,
+            end_ids=ends,
+            on_token=stream.push,
+            speculate=request.speculate,
+            pace=self._speculator.controller.enter(),
+        )
+        return Generation(request, sequence, stream, seed, origins, notices)
+
+    def prefill(self, generation: Generation, progress: Progress | None = None) -> None:
+        """Bring the prompt into the caches, keeping the prefix the slot already holds."""
+        started = time.perf_counter()
+        try:
+            generation.cached_tokens = self._speculator.prefill(generation.sequence, progress)
+        except Aborted:
+            generation.sequence.cancel()
+        finally:
+            generation.prefill_s = time.perf_counter() - started
+
+    def step(self, generations: Many[Generation]) -> None:
+        """One round for every generation that is not finished."""
+        try:
+            self._speculator.round([generation.sequence for generation in generations])
+        except Aborted:
+            for generation in generations:
+                generation.sequence.cancel()
+
+    def result(self, generation: Generation) -> Result:
+        """What a finished generation amounts to."""
+        sequence = generation.sequence
+        assert sequence.finish is not None, "the generation is still running"
+        state, reason = self._speculation_state(generation)
+        values = sequence.transform.sampling.model_dump(mode="json")
+        return Result(
+            text=generation.stream.text,
+            token_ids=tuple(sequence.emitted),
+            finish_reason=sequence.finish,
+            limit=sequence.limit,
+            seed=generation.seed,
+            prompt_tokens=sequence.prompt_length,
+            cached_tokens=generation.cached_tokens,
+            timings=Timings(self._loaded.load_s, generation.prefill_s, generation.ttft_s),
+            rounds=tuple(sequence.rounds),
+            speculation_state=state,
+            speculation_reason=reason,
+            acceptance_rule=sequence.rule.name,
+            sampling={
+                name: {"value": value, "origin": generation.sampling_origins.get(name, "default")}
+                for name, value in values.items()
+                if name != "seed"
+            },
+            model=self.describe(),
+            notices=(*self.notices, *generation.notices),
+        )
+
+    # -- facts -----------------------------------------------------------------------------------------------------
+
+    def tokenize(self, request: Request) -> tuple[list[int], list[str]]:
+        """Token ids of a request's whole prompt, and notices about how they came about."""
+        if request.raw:
+            if not isinstance(request.prompt, str):
+                raise UsageError("A raw prompt is one text, not a list of messages.", "Leave --raw out.")
+            return self.vocabulary.tokenize(request.prompt, parse_special=True), []
+        messages: list[Message] = []
+        if request.system:
+            messages.append(Message(role="system", content=request.system))
+        if isinstance(request.prompt, str):
+            if not request.prompt.strip():
+                return [], []
+            messages.append(Message(role="user", content=request.prompt))
+        else:
+            messages.extend(request.prompt)
+        template = self._template()
+        text, notice = template.render(messages)
+        notices = [n for n in (template.notice, notice) if n]
+        return self.vocabulary.tokenize(text, parse_special=True), notices
+
+    def complete(self, sampling: Sampling) -> tuple[Sampling, dict[str, str]]:
+        """Fill fields that were not set from the model's recommendation; returns where each value came from."""
+        origins = {name: "request" for name in sampling.model_fields_set}
+        update: dict[str, object] = {}
+        for name, (value, origin) in self._loaded.recommended.items():
+            if name not in origins and name in Sampling.model_fields:
+                update[name] = value
+                origins[name] = origin
+        return sampling.model_copy(update=update), origins
+
+    def describe(self) -> dict[str, Any]:
+        """What is loaded, for JSON."""
+        draft = self._loaded.draft
+        return {
+            "target": self._loaded.target_name,
+            "target_path": str(self._target.model.path),
+            "target_description": self._target.model.description,
+            "draft": self._loaded.draft_name,
+            "draft_path": None if draft is None else str(draft.model.path),
+            "n_ctx": self.n_ctx,
+            "pad_width": self.options.pad_width,
+        }
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def using(self) -> Iterator[None]:
+        """Hold the engine for one stream; a second one is refused instead of corrupting the first."""
+        if not self._lock.acquire(blocking=False):
+            raise UsageError("This engine is answering already.", "Wait for the answer, or cancel it.")
+        try:
+            for context in (self._loaded.target, self._loaded.draft):
+                if context is not None:
+                    context.abort(False)
+            yield
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """Free all memory; harmless when done twice."""
+        self._loaded.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # -- making ----------------------------------------------------------------------------------------------------
+
+    def _drafters(self) -> tuple[dict[str, Drafter], str]:
+        """The drafters there are, and why there is none (empty where there is one)."""
+        options, draft = self.options, self._loaded.draft
+        if options.longest_draft <= 0:
+            return {}, "the draft length is 0"
+        if options.draft == "none":
+            return {}, "no draft was asked for (--draft none)"
+        if reason := can_trim(self._target):
+            return {}, reason
+        drafters: dict[str, Drafter] = {}
+        if draft is not None:
+            if reason := can_trim(draft):
+                self.notices.append(f"The draft model is not used: {reason}.")
+            else:
+                drafters["model"] = ModelDrafter(draft)
+        if options.draft in ("auto", "text"):
+            drafters["text"] = TextDrafter()
+        return drafters, "" if drafters else self._loaded.draft_off or "there is no draft"
+
+    def _controller(self, sources: list[str]) -> Controller:
+        options = self.options
+        if options.draft_length != "auto" or not sources:
+            return FixedController(sources, options.longest_draft if sources else 0)
+        costs = cost_profile(self._loaded, options)
+        return AdaptiveController(costs, longest=options.longest_draft)
+
+    def _template(self) -> ChatTemplate:
+        if self._chat_template is None:
+            origin = self.options.chat_template
+            if origin is None:
+                source, name = self._target.model.chat_template(), self._target.model.path.name
+            else:
+                try:
+                    source, name = Path(origin).expanduser().read_text(encoding="utf-8"), origin
+                except (OSError, UnicodeError) as error:
+                    raise TemplateError(f"The chat template {origin} cannot be read: {error}.") from error
+            bos, eos = (self.vocabulary.text([i], special=True) if i >= 0 else "" for i in (self.vocabulary.bos, self.vocabulary.eos))
+            self._chat_template = ChatTemplate(source, bos, eos, name)
+        return self._chat_template
+
+    def _speculation_state(self, generation: Generation) -> tuple[str, str]:
+        given_up = "; ".join(f"{source}: {reason}" for source, reason in self._speculator.off.items())
+        if not generation.request.speculate:
+            return "off", "switched off for this request"
+        if not self._speculator.drafters:
+            return "off", given_up or self._off
+        rounds = generation.sequence.rounds
+        return "on", (rounds[-1].reason if rounds else "nothing was generated") + (f" ({given_up})" if given_up else "")
+
+
+class Stream:
+    """An answer on its way: iterate for pieces, then read `result`. Closing it early cancels the rest."""
+
+    def __init__(self, engine: Engine, generation: Generation, on_prefill: Progress | None) -> None:
+        self._engine = engine
+        self._generation = generation
+        self._pieces = self._play(on_prefill)
+
+    @property
+    def result(self) -> Result:
+        """The finished answer; after the last piece, or after `close`."""
+        return self._engine.result(self._generation)
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What a person should know about this request."""
+        return tuple(self._generation.notices)
+
+    def close(self) -> None:
+        """Stop here. What was written stays; `result` then says "cancelled"."""
+        self._pieces.close()
+        self._generation.sequence.cancel()
+        self._generation.stream.finish()
+
+    def __iter__(self) -> Iterator[Piece]:
+        return self._pieces
+
+    def _play(self, on_prefill: Progress | None) -> Iterator[Piece]:
+        engine, generation = self._engine, self._generation
+        with engine.using():
+            if not generation.finished:
+                engine.prefill(generation, on_prefill)
+            while not generation.finished:
+                engine.step([generation])
+                if generation.sequence.error is not None:
+                    raise generation.sequence.error
+                piece = generation.piece()
+                if piece.text or piece.tokens:
+                    yield piece
+            last = generation.piece()
+            if last.text:
+                yield last

@@ -1,0 +1,68 @@
+"""One request on its way: prompt, sequence, text, and the times it took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence as Many
+from dataclasses import dataclass, field
+
+from spec_local.sampling.params import Sampling
+from spec_local.session.result import Piece
+from spec_local.session.template import Message
+from spec_local.session.text_stream import TextStream
+from spec_local.speculation.sequence import Sequence
+
+Prompt = str | Many[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked of an engine."""
+
+    prompt: Prompt
+    """A user's text, a whole conversation, or with `raw` the exact text to continue."""
+    sampling: Sampling = field(default_factory=Sampling)
+    system: str | None = None
+    """A system message put before the conversation."""
+    raw: bool = False
+    """No chat template."""
+    speculate: bool = True
+    """False: plain decoding."""
+
+
+@dataclass(slots=True, eq=False)
+class Generation:
+    """A request in one cache slot. Made by `Engine.prepare`, moved by `Engine.prefill` and `Engine.step`."""
+
+    request: Request
+    sequence: Sequence
+    stream: TextStream
+    seed: int
+    sampling_origins: dict[str, str]
+    notices: list[str] = field(default_factory=list)
+    cached_tokens: int = 0
+    prefill_s: float = 0.0
+    ttft_s: float | None = None
+    started: float = field(default_factory=time.perf_counter)
+    _taken: int = 0
+    """Emitted tokens already handed out in pieces."""
+
+    @property
+    def finished(self) -> bool:
+        """Nothing more will be emitted."""
+        return self.sequence.finish is not None
+
+    def piece(self) -> Piece:
+        """What the round just played added."""
+        tokens = self.sequence.emitted[self._taken :]
+        self._taken += len(tokens)
+        if tokens and self.ttft_s is None:
+            self.ttft_s = time.perf_counter() - self.started
+        if self.finished:
+            self.stream.finish()
+        rounds = self.sequence.rounds
+        return Piece(self.stream.take(), tuple(tokens), rounds[-1] if rounds and tokens else None)
+
+
+Progress = Callable[[int, int], None]
+"""Called with (tokens done, tokens to do) during prefill."""

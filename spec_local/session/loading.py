@@ -1,0 +1,161 @@
+"""From names to loaded models: resolve, check the pair, load, and find out what the caches can do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spec_local.errors import BackendError, CacheError, ModelError, PairError, UsageError
+from spec_local.language_model import Chunk
+from spec_local.llama.context import Context, ContextOptions
+from spec_local.llama.model import ALL_LAYERS, Model, Offload
+from spec_local.session.options import EngineOptions
+
+LoadProgress = Callable[[str, float], bool]
+"""Called with (what is loading, fraction done); return False to cancel."""
+
+
+@dataclass(slots=True)
+class Loaded:
+    """Models and contexts of one engine, and what was noticed on the way."""
+
+    target: Context
+    target_name: str
+    draft: Context | None
+    draft_name: str | None
+    draft_off: str
+    """Why there is no draft model; empty where there is one."""
+    recommended: dict[str, tuple[object, str]]
+    """Sampling values the model's maker recommends: name → (value, origin)."""
+    load_s: float
+    notices: list[str] = field(default_factory=list)
+
+    def close(self) -> None:
+        """Free contexts, then weights."""
+        for context in (self.draft, self.target):
+            if context is not None:
+                context.close()
+                context.model.close()
+
+
+def load_models(options: EngineOptions, progress: LoadProgress | None = None) -> Loaded:
+    """Load what `options` ask for.
+
+    Raises:
+        ModelError: A name or file cannot be used; `PairError` where the draft does not fit the target.
+        BackendError: llama.cpp cannot run here, or memory does not suffice.
+    """
+    from spec_local import models_manifest as manifest
+
+    started = time.perf_counter()
+    with ExitStack() as undo:
+        resolved = manifest.resolve_pair(options.target, options.draft, options.pair)
+        target_file, draft_file, notices = resolved.target, resolved.draft, list(resolved.notices)
+        target_header = manifest.read_header(target_file.path)
+        off = resolved.draft_off
+        if draft_file is not None:
+            try:
+                manifest.require_pair(target_header, manifest.read_header(draft_file.path))
+            except ModelError as error:
+                draft_file, off = None, _go_on_without(error, options, notices)
+
+        target = _open(target_file.path, _target_offload(options), _target_context(options), "target", progress)
+        undo.callback(lambda: (target.close(), target.model.close()))
+        draft: Context | None = None
+        if draft_file is not None:
+            try:
+                draft = _open(draft_file.path, _draft_offload(options), _draft_context(options), "draft", progress)
+            except (ModelError, BackendError) as error:
+                error.message = f"The draft model {draft_file.path} could not be used: {error.message}"
+                off = _go_on_without(error, options, notices)
+        undo.pop_all()
+    return Loaded(
+        target=target,
+        target_name=target_file.name,
+        draft=draft,
+        draft_name=draft_file.name if draft_file is not None and draft is not None else None,
+        draft_off=off,
+        recommended=manifest.recommended_sampling(target_header, target_file.entry),
+        load_s=time.perf_counter() - started,
+        notices=notices,
+    )
+
+
+def can_trim(context: Context) -> str:
+    """Find out, with two tokens in slot 0, whether the cache can be cut back: empty if so, else the reason."""
+    try:
+        context.decode([Chunk(0, [0, 0], 0)])
+        context.trim(0, 1)
+        reason = ""
+    except CacheError:
+        reason = f"the cache of {context.model.path.name} cannot be cut back (recurrent or hybrid model)"
+    context.trim(0, 0)
+    return reason
+
+
+def _go_on_without(error: ModelError | BackendError, options: EngineOptions, notices: list[str]) -> str:
+    if not options.allow_plain:
+        if isinstance(error, PairError):
+            error.hint = f"{error.hint} Or add --allow-plain to go on without a draft model.".strip()
+        raise error
+    notices.append(f"Continuing without a draft model. {error}")
+    return error.message
+
+
+def _open(
+    path: Path, offload: Offload, options: ContextOptions, role: str, progress: LoadProgress | None
+) -> Context:
+    report = None if progress is None else lambda fraction: progress(f"{role} {path.name}", fraction)
+    model = Model(path, offload, report)
+    try:
+        return Context(model, options)
+    except Exception:
+        model.close()
+        raise
+
+
+def _layers(value: str | int) -> int:
+    if value in ("all", "auto"):
+        return ALL_LAYERS
+    try:
+        return int(value)
+    except ValueError:
+        raise UsageError(f"--gpu-layers cannot be {value!r}.", "Use a number, all, or auto.") from None
+
+
+def _target_offload(o: EngineOptions) -> Offload:
+    return Offload(_layers(o.gpu_layers), o.device, o.main_gpu, o.split_mode, o.tensor_split)
+
+
+def _draft_offload(o: EngineOptions) -> Offload:
+    return Offload(_layers(o.draft_gpu_layers), o.draft_device, o.main_gpu)
+
+
+def _target_context(o: EngineOptions) -> ContextOptions:
+    return ContextOptions(
+        n_ctx=o.n_ctx,
+        n_seq=o.parallel,
+        n_batch=o.batch_size,
+        max_rows=o.max_rows,
+        pad_width=o.pad_width,
+        threads=o.threads,
+        flash_attention=o.flash_attn,
+        cache_type_k=o.cache_type_k,
+        cache_type_v=o.cache_type_v,
+    )
+
+
+def _draft_context(o: EngineOptions) -> ContextOptions:
+    return ContextOptions(
+        n_ctx=o.draft_n_ctx or o.n_ctx,
+        n_seq=o.parallel,
+        n_batch=o.batch_size,
+        max_rows=o.parallel,
+        threads=o.threads,
+        flash_attention=o.flash_attn,
+        cache_type_k=o.draft_cache_type_k,
+        cache_type_v=o.draft_cache_type_v,
+    )

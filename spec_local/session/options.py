@@ -1,0 +1,91 @@
+"""`EngineOptions`: everything that is decided before a model is loaded."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from spec_local.errors import UsageError
+
+CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
+
+
+class EngineOptions(BaseModel):
+    """Models, devices and speculation of one engine. Names are those of the command line's flags."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    target: str | None = None
+    """Catalogue name or path of the target; None: the pair's, else the default pair's."""
+    draft: str = "auto"
+    """Name or path; auto (the catalogue's draft, and text drafts), text, or none."""
+    pair: str | None = None
+    """Catalogue name of a target with its draft."""
+    allow_plain: bool = False
+    """Go on without a draft model, and say so, where the one asked for cannot be used."""
+    chat_template: str | None = None
+    """Path of a Jinja file used instead of the model's own template."""
+
+    n_ctx: int = Field(4096, ge=1)
+    """Tokens one sequence can hold."""
+    draft_n_ctx: int | None = Field(None, ge=1)
+    """The same for the draft; None: as the target."""
+    parallel: int = Field(1, ge=1, le=64)
+    """Sequences decoded together."""
+    batch_size: int = Field(512, ge=1)
+    """Most tokens in one pass of prefill."""
+    threads: int = Field(0, ge=0)
+    """CPU threads; 0: physical cores."""
+    gpu_layers: str | int = "all"
+    """Layers of the target on the offload devices: a number, all, or auto (what fits)."""
+    draft_gpu_layers: str | int = "all"
+    device: tuple[str, ...] = ()
+    """Offload devices of the target by name; ("none",) forces the CPU."""
+    draft_device: tuple[str, ...] = ()
+    main_gpu: int = Field(0, ge=0)
+    split_mode: Literal["none", "layer", "row"] = "layer"
+    tensor_split: tuple[float, ...] = ()
+    flash_attn: Literal["auto", "on", "off"] = "auto"
+    cache_type_k: CacheType = "f16"
+    cache_type_v: CacheType = "f16"
+    draft_cache_type_k: CacheType = "f16"
+    draft_cache_type_v: CacheType = "f16"
+
+    acceptance: Literal["coupled", "rejection", "block"] = "coupled"
+    draft_length: Annotated[int, Field(ge=0, le=64)] | Literal["auto"] = "auto"
+    """Tokens per draft; auto lets the controller choose, 0 is plain decoding."""
+    draft_max: int = Field(16, ge=1, le=64)
+    """Most tokens per draft."""
+    pad_width: int = Field(0, ge=0, le=256)
+    """Evaluate every target pass with this many rows; 0: as many as needed."""
+
+    @property
+    def longest_draft(self) -> int:
+        """Most tokens one draft may have under these options."""
+        longest = self.draft_max if self.draft_length == "auto" else self.draft_length
+        return min(longest, self.pad_width // self.parallel - 1) if self.pad_width else longest
+
+    @property
+    def max_rows(self) -> int:
+        """Most rows of one target pass."""
+        return max(self.parallel * (self.longest_draft + 1), self.pad_width)
+
+
+def engine_options(**values: object) -> EngineOptions:
+    """`EngineOptions` with the first problem as a sentence.
+
+    Raises:
+        UsageError: A value does not fit.
+    """
+    try:
+        return EngineOptions.model_validate(values)
+    except ValidationError as error:
+        raise UsageError(first_problem(error)) from error
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first failure of a pydantic validation as one sentence."""
+    problem = error.errors()[0]
+    where = ".".join(str(part) for part in problem["loc"]) or "the value"
+    return f"{where} cannot be {problem['input']!r}: {problem['msg'][:1].lower()}{problem['msg'][1:]}."

@@ -1,0 +1,148 @@
+"""Chat templates: messages to the prompt text a model was trained on.
+
+A template is a Jinja program from inside a model file, so it runs in Jinja's immutable sandbox.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import Any, TypedDict
+
+from spec_local.errors import TemplateError
+
+
+class Message(TypedDict):
+    """One turn of a conversation."""
+
+    role: str
+    """system, user or assistant."""
+    content: str
+
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""What is used, with a notice, for a model that brings no template."""
+
+
+class _Refused(Exception):
+    """The template called `raise_exception`."""
+
+
+class ChatTemplate:
+    """A compiled chat template.
+
+    Args:
+        source: Jinja source, or None where the model has none (ChatML is used, and `notice` says so).
+        bos: Text of the begin-of-text token, empty where there is none.
+        eos: Text of the end-of-text token.
+        origin: Where the source came from, for messages.
+
+    Raises:
+        TemplateError: The source is not valid Jinja.
+    """
+
+    def __init__(self, source: str | None, bos: str = "", eos: str = "", origin: str = "the model file") -> None:
+        from jinja2 import TemplateSyntaxError
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        self.notice = ""
+        """A warning for the person, empty where all is well."""
+        if not source:
+            source = CHATML
+            self.notice = "This model brings no chat template; ChatML is used (--chat-template FILE supplies another)."
+        self._names = {"bos_token": bos, "eos_token": eos}
+        self._origin = origin
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.globals["raise_exception"] = _refuse
+        environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
+        environment.filters["tojson"] = _tojson
+        try:
+            self._template = environment.from_string(source)
+        except TemplateSyntaxError as error:
+            raise TemplateError(
+                f"The chat template of {origin} has a syntax error in line {error.lineno}: {error.message}.",
+                "Supply another one with --chat-template FILE, or use --raw.",
+            ) from error
+
+    def render(self, messages: Sequence[Message], *, continue_last: bool = False) -> tuple[str, str]:
+        """The prompt text, up to where the assistant speaks.
+
+        Args:
+            messages: The conversation; a template that refuses a system message gets it merged into the first user turn.
+            continue_last: Leave the last (assistant) message open instead of starting a new one.
+
+        Returns:
+            The text, and a notice for the person (empty where all is well).
+
+        Raises:
+            TemplateError: The template refuses this conversation, or fails.
+        """
+        notice = ""
+        try:
+            text = self._render(messages, continue_last)
+        except _Refused as refusal:
+            merged = merge_system(messages)
+            if merged == list(messages):
+                raise self._error(refusal) from refusal
+            try:
+                text = self._render(merged, continue_last)
+            except _Refused as second:
+                raise self._error(second) from second
+            notice = "This model takes no system message; it was put in front of the first user message."
+        return text, notice
+
+    def _render(self, messages: Sequence[Message], continue_last: bool) -> str:
+        from jinja2 import TemplateError as JinjaError
+
+        try:
+            text = self._template.render(
+                messages=[dict(message) for message in messages],
+                add_generation_prompt=not continue_last,
+                tools=None,
+                **self._names,
+            )
+        except _Refused:
+            raise
+        except (JinjaError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
+            raise TemplateError(
+                f"The chat template of {self._origin} fails: {error}.",
+                "Supply another one with --chat-template FILE, or use --raw.",
+            ) from error
+        if continue_last and messages:
+            content = messages[-1]["content"].rstrip()
+            at = text.rfind(content)
+            text = text[: at + len(content)] if at >= 0 else text
+        return text
+
+    def _error(self, refusal: _Refused) -> TemplateError:
+        return TemplateError(
+            f"The chat template of {self._origin} refuses this conversation: {refusal}.",
+            "Check the order of roles, supply another template with --chat-template FILE, or use --raw.",
+        )
+
+
+def merge_system(messages: Sequence[Message]) -> list[Message]:
+    """The same conversation without system messages: their text leads the first user message."""
+    system = "\n\n".join(message["content"] for message in messages if message["role"] == "system")
+    rest = [message for message in messages if message["role"] != "system"]
+    first = next((i for i, message in enumerate(rest) if message["role"] == "user"), None)
+    if not system or first is None:
+        return list(messages)
+    user = rest[first]
+    rest[first] = Message(role="user", content=f"{system}\n\n{user['content']}")
+    return rest
+
+
+def _refuse(message: str) -> None:
+    raise _Refused(message)
+
+
+def _tojson(value: Any, indent: int | None = None, ensure_ascii: bool = False, **_: Any) -> str:
+    import json
+
+    return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii)

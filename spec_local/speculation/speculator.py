@@ -1,0 +1,263 @@
+"""The round: draft → verify → accept → trim, for many sequences at once.
+
+    draft     the drafters race ahead          x_1 .. x_γ after the last emitted token
+    verify    ONE target pass over all         [last, x_1 .. x_γ] of every sequence
+    accept    the rule walks the target rows   keeps a prefix of the draft, adds one token of the target's own
+    trim      the target's cache is cut back   to tokens[:-1]: the last emitted token is in no cache
+
+Token ids only: text, files and devices are other layers' business.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence as Many
+
+from spec_local.drafting.draft import Draft, no_draft
+from spec_local.drafting.drafter import Drafter, DraftRequest
+from spec_local.drafting.model import ModelDrafter, common_prefix, recent
+from spec_local.errors import BackendError, CacheError, SpecLocalError
+from spec_local.language_model import Chunk, LanguageModel, Logits
+from spec_local.sampling.row import Row
+from spec_local.speculation.controller import Controller, Offer, Outcome, Plan, Seat
+from spec_local.speculation.round import Round
+from spec_local.speculation.sequence import Sequence
+
+Progress = Callable[[int, int], None]
+"""Called with (tokens done, tokens to do)."""
+
+
+class Speculator:
+    """Plays rounds over one target and the drafters that propose to it.
+
+    Args:
+        target: The model whose distribution the text follows.
+        drafters: By source, in no order; the controller chooses. Empty: plain decoding.
+        controller: Decides who drafts and how far.
+        max_rows: Most rows in one target pass, over all sequences.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        target: LanguageModel,
+        drafters: Mapping[str, Drafter],
+        controller: Controller,
+        *,
+        max_rows: int = 32,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.target = target
+        self.drafters = dict(drafters)
+        self.controller = controller
+        self.max_rows = max_rows
+        self.off: dict[str, str] = {}
+        """Drafters that had to be given up, with the reason."""
+        self._clock = clock
+        self._held: dict[int, list[int]] = {}
+        """Token ids in the target's cache, by slot, between requests."""
+
+    # -- before the first round ------------------------------------------------------------------------------------
+
+    def prefill(self, sequence: Sequence, progress: Progress | None = None) -> int:
+        """Bring the target's cache to `tokens[:-1]`, keeping what it shares with the slot's last stream.
+
+        Returns:
+            Tokens that were in the cache already.
+
+        Raises:
+            Aborted: Stopped on request; what was decoded stays and is used next time.
+            BackendError: A pass failed.
+        """
+        slot, wanted = sequence.slot, sequence.tokens[:-1]
+        held = self._held.setdefault(slot, [])
+        shared = common_prefix(held, wanted)
+        for drafter in self.drafters.values():
+            drafter.forget(slot, shared)
+        if shared < len(held):
+            shared = self._cut(slot, shared)
+        self._fill(slot, wanted, progress)
+        return shared
+
+    def release(self, slot: int) -> None:
+        """Forget everything about a slot."""
+        self._cut(slot, 0)
+        for drafter in self.drafters.values():
+            drafter.forget(slot, 0)
+
+    # -- the round -------------------------------------------------------------------------------------------------
+
+    def round(self, sequences: Many[Sequence]) -> list[Round]:
+        """Play one round for every unfinished sequence of `sequences`; each gets its `Round` appended.
+
+        A failure that concerns one sequence only ends that one (`finish` "error"); a failing drafter is given up and
+        the round is plain decoding.
+
+        Raises:
+            Aborted: The pass was stopped on request; nothing was emitted and the caches are consistent.
+            BackendError: The target pass failed; nothing was emitted and the caches are consistent.
+        """
+        active = [sequence for sequence in sequences if sequence.finish is None]
+        if not active:
+            return []
+        started = self._clock()
+
+        # Draft. Text drafts cost nothing, so they are made first and offered; a model runs only where it was chosen.
+        offers, text_s = self._offers(active)
+        seats = [Seat(s.pace, offer, len(s.tokens) - 1) for s, offer in zip(active, offers, strict=True)]
+        plans = self.controller.plan(seats)
+        drafts, made, model_s = self._draft(active, plans)
+
+        # Verify. One pass; row 0 of a sequence follows its last token, row i follows x_i.
+        chunks = [
+            Chunk(s.slot, [s.tokens[-1], *draft.tokens], 1 + len(draft)) for s, draft in zip(active, drafts, strict=True)
+        ]
+        before_verify = self._clock()
+        logits = self.target.decode(chunks)
+        verify_s = self._clock() - before_verify
+        for sequence, chunk in zip(active, chunks, strict=True):
+            self._held[sequence.slot].extend(chunk.tokens)
+
+        # Accept, token by token up to an end; then trim what the stream did not take.
+        counts = [self._accept(s, draft, rows) for s, draft, rows in zip(active, drafts, logits, strict=True)]
+        for sequence in active:
+            self._trim(sequence)
+
+        draft_s = text_s + model_s
+        host_s = self._clock() - started - draft_s - verify_s
+        outcomes = []
+        for s, plan, draft, drafted, (accepted, tested, emitted) in zip(
+            active, plans, drafts, made, counts, strict=True
+        ):
+            record = Round(
+                source=draft.source,
+                width=1 + len(draft),
+                drafted=drafted,
+                tested=tested,
+                accepted=accepted,
+                emitted=emitted,
+                draft_s=draft_s,
+                verify_s=verify_s,
+                host_s=host_s,
+                reason=plan.reason,
+                sequences=len(active),
+                plain_s=plan.plain_s,
+            )
+            s.rounds.append(record)
+            outcomes.append(Outcome(plan, record, draft, s.tokens[len(s.tokens) - emitted :]))
+        self.controller.observe(outcomes)
+        return [outcome.round for outcome in outcomes]
+
+    def _offers(self, active: Many[Sequence]) -> tuple[list[dict[str, Offer]], float]:
+        """What every drafter could give every sequence, and the seconds spent on drafts already made."""
+        share = self.max_rows // len(active) - 1
+        rooms = [min(s.remaining - 1, share) if s.speculate else 0 for s in active]
+        offers: list[dict[str, Offer]] = [{} for _ in active]
+        started = self._clock()
+        for source, drafter in list(self.drafters.items()):
+            open_to = [(s, room, offer) for s, room, offer in zip(active, rooms, offers, strict=True) if room > 0]
+            if isinstance(drafter, ModelDrafter):
+                for s, room, offer in open_to:
+                    if (tokens := min(room, drafter.room(s.tokens))) > 0:
+                        offer[source] = Offer(tokens, None, drafter.lag(s.slot, s.tokens))
+                continue
+            requests = [self._request(s, room, lambda _: True) for s, room, _ in open_to]
+            for (_, _, offer), draft in zip(open_to, drafter.draft(requests), strict=True):
+                if draft.tokens:
+                    offer[source] = Offer(len(draft), draft)
+        return offers, self._clock() - started
+
+    def _draft(self, active: Many[Sequence], plans: Many[Plan]) -> tuple[list[Draft], list[int], float]:
+        """The drafts to submit, the tokens drafted for each, and the seconds the draft model took."""
+        started = self._clock()
+        drafts: list[Draft] = []
+        for plan in plans:
+            offer = plan.seat.offers.get(plan.source)
+            drafts.append(offer.draft if offer and offer.draft else no_draft())
+        for source in {plan.source for plan in plans if plan.limit > 0}:
+            chosen = [i for i, plan in enumerate(plans) if plan.source == source and not drafts[i]]
+            if not chosen:
+                continue
+            requests = [self._request(active[i], plans[i].limit, _more(self.controller, plans[i])) for i in chosen]
+            try:
+                for i, draft in zip(chosen, self.drafters[source].draft(requests), strict=True):
+                    drafts[i] = draft
+            except BackendError as error:
+                self.give_up(source, str(error))
+        made = [len(draft) for draft in drafts]
+        for i, (s, plan, draft) in enumerate(zip(active, plans, drafts, strict=True)):
+            known = next((j for j, token in enumerate(draft.tokens) if token >= self.target.n_vocab), len(draft))
+            drafts[i] = draft = draft.cut(min(known, plan.limit) if draft.rows is None else known)
+            if draft.tokens and (s.rule.tolerates_truncation or draft.rows is None):
+                drafts[i] = draft = draft.cut(self.controller.shorten(plan, draft))
+            if not draft.tokens:
+                drafts[i] = no_draft()
+        return drafts, made, self._clock() - started
+
+    def _request(self, s: Sequence, limit: int, more: Callable[[list[float]], bool]) -> DraftRequest:
+        return DraftRequest(s.slot, s.tokens, limit, s.draft_transform, s.noise, s.rule, more)
+
+    def _accept(self, s: Sequence, draft: Draft, logits: Logits) -> tuple[int, int, int]:
+        """Apply the rule to float32 [1 + γ, n_vocab] logits; returns (accepted, tested, emitted)."""
+        position = len(s.tokens)
+        window = s.transform.history_length
+
+        def target_row(i: int) -> Row:
+            history = recent(s.tokens, draft.tokens[:i], window) if window else ()
+            return s.transform.row(logits[i], history, position + i)
+
+        try:
+            verdict = s.rule.verify(draft.tokens, draft.rows, target_row, s.noise, position)
+        except SpecLocalError as error:
+            s.finish, s.error = "error", error
+            return 0, 0, 0
+        emitted = s.emit(verdict.tokens)
+        return min(verdict.accepted, emitted), min(verdict.tested, emitted), emitted
+
+    # -- caches ----------------------------------------------------------------------------------------------------
+
+    def _trim(self, s: Sequence) -> None:
+        """Restore the invariant: the cache of the target holds exactly `tokens[:-1]`."""
+        length = len(s.tokens) - 1
+        if length < len(self._held[s.slot]) and self._cut(s.slot, length) < length:
+            self._fill(s.slot, s.tokens[:-1], None)
+        assert self.target.length(s.slot) == length == len(self._held[s.slot]), "cache and history differ"
+
+    def _cut(self, slot: int, length: int) -> int:
+        """Cut the target's cache to `length` tokens, or to none where it cannot be cut; returns what is left."""
+        held = self._held.setdefault(slot, [])
+        try:
+            self.target.trim(slot, length)
+        except CacheError as error:
+            if length == 0:
+                raise
+            for source in list(self.drafters):
+                self.give_up(source, f"the target's cache cannot be cut back: {error}")
+            self.target.trim(slot, 0)
+            length = 0
+        del held[length:]
+        return length
+
+    def _fill(self, slot: int, tokens: Many[int], progress: Progress | None) -> None:
+        """Decode what the target's cache lacks of `tokens`, batch by batch."""
+        held = self._held[slot]
+        start = len(held)
+        while len(held) < len(tokens):
+            chunk = tokens[len(held) : len(held) + self.target.n_batch]
+            try:
+                self.target.decode([Chunk(slot, chunk, 0)])
+            except Exception:
+                del held[self.target.length(slot) :]
+                raise
+            held.extend(chunk)
+            if progress is not None:
+                progress(len(held) - start, len(tokens) - start)
+
+    def give_up(self, source: str, reason: str) -> None:
+        """Stop using a drafter, and remember why."""
+        self.drafters.pop(source, None)
+        self.off[source] = reason
+
+
+def _more(controller: Controller, plan: Plan) -> Callable[[list[float]], bool]:
+    return lambda confidence: controller.more(plan, confidence)
