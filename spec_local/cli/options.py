@@ -1,0 +1,250 @@
+"""Every setting is declared here once: its flag, environment variable, configuration key and help.
+
+A value comes from, in this order: the flag, `SPEC_LOCAL_<NAME>`, the configuration file, the default of the model the
+setting belongs to (`EngineOptions` or `Sampling`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from spec_local.errors import UsageError
+from spec_local.paths import config_file
+
+Group = Literal["models", "device", "speculation", "sampling", "comparison", "behaviour"]
+ENVIRONMENT_PREFIX = "SPEC_LOCAL_"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One setting."""
+
+    name: str
+    """Field name, configuration key and, in capitals, the environment variable's end."""
+    group: Group
+    parse: Callable[[str], Any]
+    help: str
+    flags: tuple[str, ...] = ()
+    """Empty: `--name` with dashes."""
+    metavar: str | None = None
+    choices: tuple[str, ...] = ()
+    many: bool = False
+    """May be repeated; values add up."""
+    default: str = ""
+    """The default in words, for the help; the value itself belongs to the model."""
+
+    @property
+    def all_flags(self) -> tuple[str, ...]:
+        return self.flags or (f"--{self.name.replace('_', '-')}",)
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable."""
+        return ENVIRONMENT_PREFIX + self.name.upper()
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value and where it came from."""
+
+    value: Any
+    origin: str
+    """flag, environment (SPEC_LOCAL_X), or config (path)."""
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token, _, bias = text.partition("=")
+    return int(token), float(bias)
+
+
+def _flag(text: str) -> bool:
+    word = text.strip().lower()
+    if word in ("1", "true", "yes", "on"):
+        return True
+    if word in ("0", "false", "no", "off"):
+        return False
+    raise ValueError(text)
+
+
+def _length(text: str) -> int | str:
+    return "auto" if text == "auto" else int(text)
+
+
+def _layers(text: str) -> int | str:
+    return text if text in ("auto", "all") else int(text)
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in text.split(","))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(","))
+
+
+_CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
+
+OPTIONS: tuple[Option, ...] = (
+    Option("target", "models", str, "target model", ("-m", "--target"), "NAME|PATH", default="the pair's target"),
+    Option("draft", "models", str, "draft: a model, auto, text or none", ("-d", "--draft"), "NAME|PATH", default="auto"),
+    Option("pair", "models", str, "catalogue pair of target and draft", metavar="NAME"),
+    Option("allow_plain", "models", _flag, "go on without a draft model that cannot be used", default="off"),
+    Option("chat_template", "models", str, "Jinja file used instead of the model's template", metavar="PATH"),
+    Option("pull", "models", str, "fetch missing models", choices=("ask", "always", "never"), default="ask"),
+    Option("n_ctx", "device", int, "tokens of prompt and answer together", metavar="N", default="4096"),
+    Option("draft_n_ctx", "device", int, "the same for the draft", metavar="N", default="as the target"),
+    Option("gpu_layers", "device", _layers, "layers to offload: N, auto or all", metavar="N", default="all"),
+    Option("draft_gpu_layers", "device", _layers, "the same for the draft", metavar="N", default="all"),
+    Option("device", "device", _names, "offload devices, comma-separated; none for the CPU", metavar="NAMES"),
+    Option("draft_device", "device", _names, "the same for the draft", metavar="NAMES"),
+    Option("main_gpu", "device", int, "device that holds all with --split-mode none", metavar="N", default="0"),
+    Option("split_mode", "device", str, "how devices share a model", choices=("none", "layer", "row"), default="layer"),
+    Option("tensor_split", "device", _shares, "share of the model per device, as 3,1", metavar="SHARES"),
+    Option("threads", "device", int, "CPU threads", metavar="N", default="0, physical cores"),
+    Option("batch_size", "device", int, "tokens per prefill pass", metavar="N", default="512"),
+    Option("flash_attn", "device", str, "flash attention", choices=("auto", "on", "off"), default="auto"),
+    Option("cache_type_k", "device", str, "key cache type", choices=_CACHE_TYPES, default="f16"),
+    Option("cache_type_v", "device", str, "value cache type", choices=_CACHE_TYPES, default="f16"),
+    Option("draft_cache_type_k", "device", str, "the draft's key cache type", choices=_CACHE_TYPES, default="f16"),
+    Option("draft_cache_type_v", "device", str, "the draft's value cache type", choices=_CACHE_TYPES, default="f16"),
+    Option(
+        "acceptance",
+        "speculation",
+        str,
+        "acceptance rule; coupled gives the same text with any draft",
+        choices=("coupled", "rejection", "block"),
+        default="coupled",
+    ),
+    Option("draft_length", "speculation", _length, "tokens per draft: auto or N", metavar="N", default="auto"),
+    Option("draft_max", "speculation", int, "longest draft", metavar="N", default="16"),
+    Option("pad_width", "comparison", int, "evaluate every target pass with N rows", metavar="N", default="0, off"),
+    Option("temperature", "sampling", float, "0 takes the likeliest token", metavar="T", default="0.7"),
+    Option("top_k", "sampling", int, "keep the k likeliest tokens; 0 all", metavar="K", default="40"),
+    Option("top_p", "sampling", float, "keep the likeliest tokens up to this probability", metavar="P", default="0.95"),
+    Option("min_p", "sampling", float, "keep tokens this likely relative to the best", metavar="P", default="0.05"),
+    Option("typical_p", "sampling", float, "locally typical sampling; 1 is off", metavar="P", default="1.0"),
+    Option("repeat_penalty", "sampling", float, "1 is off", metavar="X", default="1.0"),
+    Option("presence_penalty", "sampling", float, "0 is off", metavar="X", default="0.0"),
+    Option("frequency_penalty", "sampling", float, "0 is off", metavar="X", default="0.0"),
+    Option("penalty_last_n", "sampling", int, "tokens the penalties look back; -1 all", metavar="N", default="64"),
+    Option("logit_bias", "sampling", _bias, "add to a token's logit; -100 bans it", metavar="TOKEN=BIAS", many=True),
+    Option("seed", "sampling", int, "same seed, same text", metavar="N", default="drawn and reported"),
+    Option("max_tokens", "sampling", int, "longest answer", metavar="N", default="what the context holds"),
+    Option("min_tokens", "sampling", int, "no end before this many tokens", metavar="N", default="0"),
+    Option("stop", "sampling", str, "text that ends the answer", metavar="TEXT", many=True),
+)
+
+_TITLES: dict[Group, str] = {
+    "models": "models",
+    "device": "context and devices",
+    "speculation": "speculation",
+    "sampling": "sampling (default: what the model recommends, else as shown)",
+    "comparison": "comparison",
+    "behaviour": "behaviour",
+}
+
+
+def add_options(parser: argparse.ArgumentParser, groups: Iterable[Group]) -> None:
+    """Add the options of `groups` to a parser. Values stay text here; `resolve` reads them all in one way."""
+    for group in groups:
+        section = parser.add_argument_group(_TITLES[group])
+        for option in OPTIONS:
+            if option.group != group:
+                continue
+            text = option.help + (f" (default: {option.default})" if option.default else "")
+            if option.parse is _flag:
+                section.add_argument(*option.all_flags, dest=option.name, action="store_const", const="on", help=text)
+                continue
+            section.add_argument(
+                *option.all_flags,
+                dest=option.name,
+                action="append" if option.many else "store",
+                metavar=option.metavar or (f"{{{','.join(option.choices)}}}" if option.choices else None),
+                help=text.replace("%", "%%"),
+            )
+
+
+def resolve(
+    given: Mapping[str, Any], environment: Mapping[str, str] | None = None, config: Path | None = None
+) -> dict[str, Setting]:
+    """Every setting that was set anywhere, with its origin; what is missing has its model's default.
+
+    Args:
+        given: Parsed flags by option name (None: not given).
+        environment: Environment variables.
+        config: Configuration file.
+
+    Raises:
+        UsageError: A value cannot be read, or the configuration names an unknown setting.
+    """
+    environment = os.environ if environment is None else environment
+    config = config_file() if config is None else config
+    saved = read_config(config)
+    found: dict[str, Setting] = {}
+    for option in OPTIONS:
+        raw: Any = given.get(option.name)
+        origin, label = "flag", option.all_flags[-1]
+        if raw is None and option.variable in environment:
+            raw, origin, label = environment[option.variable], f"environment ({option.variable})", option.variable
+            raw = raw.split("\n") if option.many else raw
+        if raw is None and option.name in saved:
+            raw, origin, label = saved[option.name], f"config ({config})", f"{option.name} in {config}"
+        if raw is not None:
+            found[option.name] = Setting(_read(option, raw, label), origin)
+    return found
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The configuration file as a flat table; empty where there is none.
+
+    Raises:
+        UsageError: It is not valid TOML, or names an unknown setting.
+    """
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"The configuration {path} cannot be read: {error}.", "Mend or remove the file.") from error
+    known = [option.name for option in OPTIONS]
+    for name in table:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"Did you mean {near[0]}?" if near else "`spec-local config show` lists all settings."
+            raise UsageError(f"{path} sets {name!r}, which is no setting.", hint)
+    return table
+
+
+def _read(option: Option, raw: Any, label: str) -> Any:
+    """One raw value (text, or a TOML value) as the option's type."""
+    if option.many:
+        items = raw if isinstance(raw, list) else [raw]
+        values = [_read_one(option, item, label) for item in items]
+        return dict(values) if option.parse is _bias else tuple(values)
+    return _read_one(option, raw, label)
+
+
+def _read_one(option: Option, raw: Any, label: str) -> Any:
+    if isinstance(raw, list):
+        raw = ",".join(str(part) for part in raw)
+    try:
+        value = option.parse(str(raw))
+    except ValueError:
+        wanted = {int: "a whole number", float: "a number", _bias: "TOKEN=BIAS, two numbers", _flag: "on or off"}
+        raise UsageError(f"{label} cannot be {str(raw)!r}: it takes {wanted.get(option.parse, option.metavar)}.") from None
+    if option.choices and value not in option.choices:
+        raise UsageError(f"{label} cannot be {value!r}.", f"Choose one of {', '.join(option.choices)}.")
+    return value
+
+
+def values_of(settings: Mapping[str, Setting], fields: Iterable[str]) -> dict[str, Any]:
+    """The set values whose names are among `fields`."""
+    names = set(fields)
+    return {name: setting.value for name, setting in settings.items() if name in names}
