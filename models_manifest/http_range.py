@@ -1,0 +1,172 @@
+"""Fetch one web address into a part file, going on where an earlier attempt stopped.
+
+A partial file is continued only where the server proves that it is still the same file: by a strong ETag or
+a Last-Modified date sent back as `If-Range`, or, where the checksum is known beforehand, by the checksum.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import IO, Any
+
+from spec_local.models_manifest.part_file import PartFile, Report, SourceError, ensure_space
+
+_BLOCK = 256 << 10
+_TIMEOUT_S = 20.0
+_RETRIES = 4
+_PASSING = {408, 425, 429, 500, 502, 503, 504}
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A file on a server."""
+
+    url: str
+    key: str
+    """What the file is, independent of mirrors and signed addresses: a partial file of another key is not continued."""
+    bytes: int | None = None
+    """Expected size; None where unknown."""
+    sha256: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@cache
+def _opener() -> urllib.request.OpenerDirector:
+    context = ssl.create_default_context()
+    if not context.cert_store_stats()["x509_ca"]:  # some Python builds bring no certificates of their own
+        try:
+            import certifi
+
+            context.load_verify_locations(certifi.where())
+        except ImportError:
+            pass
+    return urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
+
+
+def fetch(remote: Remote, part: PartFile, report: Report) -> None:
+    """Bring `part` to the whole content of `remote`. The content is not verified here.
+
+    Raises:
+        SourceError: The server does not deliver; what came is kept.
+        DownloadError: It does not fit on the disk.
+        OSError: The disk failed.
+    """
+    if part.notes().get("key") != remote.key:
+        part.discard()
+    failures = 0
+    while True:
+        before = part.size
+        try:
+            if _attempt(remote, part, report):
+                return
+            reason = "the connection was cut"
+        except urllib.error.HTTPError as error:
+            error.close()
+            reason = f"the server answers {error.code} {error.reason}"
+            if error.code not in _PASSING:
+                raise SourceError(f"{remote.url} cannot be fetched: {reason}.", _advice(error.code)) from error
+        except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError, ssl.SSLError) as error:
+            reason = str(getattr(error, "reason", "") or error) or type(error).__name__
+            if part.size == 0:  # never heard of: another source is the better retry
+                raise SourceError(f"{remote.url} cannot be reached: {reason}.") from error
+        failures = 0 if part.size > before else failures + 1
+        if failures > _RETRIES:
+            raise SourceError(
+                f"{remote.url} cannot be fetched: {reason}.", "Run the same command again: it goes on where it stopped."
+            )
+        time.sleep(0.25 * 2**failures)
+
+
+def _attempt(remote: Remote, part: PartFile, report: Report) -> bool:
+    """One request. Returns whether the file is whole now."""
+    notes = part.notes()
+    validator = notes.get("validator")
+    have = part.size if validator or remote.sha256 else 0
+    request = urllib.request.Request(remote.url, headers={"Accept-Encoding": "identity", **remote.headers})
+    if have:
+        if have == remote.bytes:
+            return True
+        request.add_header("Range", f"bytes={have}-")
+        if validator:
+            request.add_header("If-Range", validator)
+    try:
+        response = _opener().open(request, timeout=_TIMEOUT_S)
+    except urllib.error.HTTPError as error:
+        if error.code != 416:
+            raise
+        error.close()
+        # Nothing behind what is there: either that is all, or the file has become shorter.
+        if re.fullmatch(rf"bytes \*/{have}", error.headers.get("Content-Range", "")) and notes.get("bytes") == have:
+            return True
+        part.discard()
+        return False
+    with response:
+        return _receive(response, remote, part, have, report)
+
+
+def _receive(response: Any, remote: Remote, part: PartFile, have: int, report: Report) -> bool:
+    headers = response.headers
+    validator = _validator(headers)
+    start, total = _content_range(response)
+    if start and (start != have or (part.notes().get("validator") or validator) != validator):
+        part.discard()  # another file than the one begun: ask again from the start
+        return False
+    if remote.bytes is not None and total is not None and total != remote.bytes:
+        raise SourceError(f"{remote.url} has {total} bytes where {remote.bytes} are expected: it is another file.")
+    ensure_space(part.path.parent, (total or 0) - start, part.final.name)
+    mode = "r+b" if start else "wb"
+    with part.path.open(mode) as file:
+        part.note(key=remote.key, validator=validator, bytes=total)
+        file.seek(start)
+        done = _copy(response, file, start, report)
+        file.truncate()
+    return total is None or done == total
+
+
+def _copy(response: Any, file: IO[bytes], done: int, report: Report) -> int:
+    report(done)
+    while True:
+        try:
+            block = response.read1(_BLOCK)
+        except http.client.IncompleteRead as error:
+            block = error.partial
+            if not block:
+                return done
+        if not block:
+            return done
+        file.write(block)
+        done += len(block)
+        report(done)
+
+
+def _validator(headers: Mapping[str, str]) -> str | None:
+    """What `If-Range` takes: a strong ETag, else the date of the last change."""
+    etag = headers.get("ETag")
+    return etag if etag and not etag.startswith("W/") else headers.get("Last-Modified")
+
+
+def _content_range(response: Any) -> tuple[int, int | None]:
+    """First byte of the body and size of the whole file; the size is None where the server does not say."""
+    if response.status == 206:
+        match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
+        if match is None:
+            raise http.client.HTTPException("the server sent a part without saying which")
+        return int(match[1]), None if match[2] == "*" else int(match[2])
+    length = response.headers.get("Content-Length")
+    return 0, int(length) if length and length.isdigit() else None
+
+
+def _advice(code: int) -> str:
+    return {
+        401: "The file asks for a login: run `hf auth login`, or set HF_TOKEN.",
+        403: "The file asks for permission: accept its licence on its page, then run `hf auth login`.",
+        404: "It is not there (any more).",
+    }.get(code, "")
