@@ -1,0 +1,102 @@
+"""`spec-local generate`: one prompt in, one answer out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from spec_local.cli.exit_codes import ExitCode
+from spec_local.cli.options import add_options, resolve
+from spec_local.cli.terminal import TextOutput, harmless, piped_input, read_text
+from spec_local.errors import UsageError
+
+if TYPE_CHECKING:
+    from spec_local.session.engine import Engine, Stream
+    from spec_local.session.result import Piece
+
+EPILOG = """\
+examples:
+  spec-local generate -p "Write a haiku about rivers"
+  spec-local generate -f question.txt --temperature 0 --json > answer.json
+  cat main.py | spec-local generate -p "Explain this program:" --stats
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own flags, then the shared ones."""
+    prompt = parser.add_argument_group("prompt (piped input is added behind it)")
+    prompt.add_argument("-p", "--prompt", metavar="TEXT", help="the prompt")
+    prompt.add_argument("-f", "--file", metavar="PATH", help="read the prompt from a file; - for standard input")
+    prompt.add_argument("--system", metavar="TEXT", help="system message")
+    prompt.add_argument("--raw", action="store_true", help="continue the text as it is, without a chat template")
+    output = parser.add_argument_group("output")
+    output.add_argument("-o", "--output", metavar="PATH", help="write the answer to a file")
+    output.add_argument("--json", action="store_true", help="print one JSON object with text, timings and statistics")
+    output.add_argument("--stats", action="store_true", help="one line of statistics on stderr")
+    add_options(parser, ("models", "device", "speculation", "sampling", "comparison"))
+
+
+def run(arguments: Any) -> int:
+    """Answer one prompt."""
+    settings = resolve(vars(arguments))
+    prompt = read_prompt(arguments)
+    # Checked before a model is loaded: a typing error should not cost a minute.
+    from spec_local.cli.interrupt import InThread, Interrupt
+    from spec_local.cli.loading import engine_options, load_engine, sampling
+
+    engine_options(settings)
+    wanted = sampling(settings)
+    output = TextOutput(arguments.output)
+    engine: Engine | None = None
+    stream: Stream | None = None
+
+    def pieces() -> Iterator[Piece]:
+        nonlocal engine, stream
+        engine = load_engine(settings, lambda: interrupt.seen)
+        stream = engine.stream(prompt, sampling=wanted, system=arguments.system, raw=arguments.raw)
+        for notice in (*engine.notices, *stream.notices):
+            print(f"note: {harmless(notice)}", file=sys.stderr)
+        if interrupt.seen:
+            stream.close()
+        yield from stream
+
+    with Interrupt(lambda: engine.cancel() if engine is not None else None) as interrupt:
+        try:
+            for piece in InThread(pieces):
+                if not arguments.json:
+                    output.write(piece.text)
+        except Exception:
+            if interrupt.seen and stream is None:  # cancelled while loading: nothing was written, nothing is lost
+                return ExitCode.INTERRUPTED
+            raise
+        finally:
+            if not arguments.json:
+                output.close()
+        assert engine is not None and stream is not None
+        result = stream.result
+        if arguments.json:
+            output.write(json.dumps(result.as_dict(), ensure_ascii=False) + "\n")
+            output.close()
+        if arguments.stats:
+            print(harmless(result.summary()), file=sys.stderr)
+        engine.close()
+    return ExitCode.INTERRUPTED if result.finish_reason == "cancelled" else ExitCode.OK
+
+
+def read_prompt(arguments: Any) -> str:
+    """The prompt from argument, file and pipe, in this order, joined by an empty line.
+
+    Raises:
+        UsageError: There is none, or a file cannot be read.
+    """
+    parts = [arguments.prompt] if arguments.prompt is not None else []
+    if arguments.file is not None:
+        parts.append(read_text(arguments.file))
+    if arguments.file != "-" and (piped := piped_input()):
+        parts.append(piped)
+    if not parts:
+        raise UsageError("There is no prompt.", "Give one with --prompt, --file or standard input.")
+    return "\n\n".join(parts) if not arguments.raw else "".join(parts)

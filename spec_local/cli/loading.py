@@ -1,0 +1,103 @@
+"""From resolved settings to a loaded engine, with progress on stderr and an offer to fetch what is missing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from spec_local.cli.options import Setting, values_of
+from spec_local.cli.terminal import is_terminal
+from spec_local.errors import ModelError, UsageError
+
+if TYPE_CHECKING:
+    from spec_local.sampling.params import Sampling
+    from spec_local.session.engine import Engine
+    from spec_local.session.options import EngineOptions
+
+
+def engine_options(settings: Mapping[str, Setting]) -> EngineOptions:
+    """The engine's part of the settings, checked."""
+    from spec_local.session.options import EngineOptions
+    from spec_local.session.options import engine_options as checked
+
+    return checked(**values_of(settings, EngineOptions.model_fields))
+
+
+def sampling(settings: Mapping[str, Setting]) -> Sampling:
+    """The sampling part of the settings, checked."""
+    from spec_local.sampling.params import Sampling
+
+    return Sampling.parse(values_of(settings, Sampling.model_fields))
+
+
+def load_engine(settings: Mapping[str, Setting], cancelled: Callable[[], bool]) -> Engine:
+    """Load the engine; fetch a missing model first where the settings or the person allow it."""
+    from spec_local.models_manifest import NotPulledError
+    from spec_local.session.engine import Engine
+    from spec_local.session.loading import load_models
+
+    options = engine_options(settings)
+    pull = settings["pull"].value if "pull" in settings else "ask"
+    while True:
+        try:
+            with progress_bar("loading") as report:
+                loaded = load_models(options, lambda what, done: report(done, 1.0, what) or not cancelled())
+            return Engine(loaded, options)
+        except NotPulledError as error:
+            if pull == "never" or (pull == "ask" and not _agrees(error)):
+                raise
+            pull_model(error.name)
+
+
+def pull_model(name: str, offline: bool = False) -> Any:
+    """Fetch a model or pair with a progress bar on stderr; returns the path of its (first) file."""
+    from spec_local.models_manifest import pull
+
+    with progress_bar("fetching", as_bytes=True) as report:
+        return pull(name, progress=lambda done, total, what: report(done, total, what) or None, offline=offline)
+
+
+@contextmanager
+def progress_bar(verb: str, as_bytes: bool = False) -> Iterator[Callable[[float, float, str], None]]:
+    """A transient bar on stderr where that is a terminal; one line per file elsewhere for long work."""
+    if not is_terminal(sys.stderr):
+        seen: set[str] = set()
+
+        def line(_done: float, total: float, what: str) -> None:
+            if as_bytes and what not in seen:
+                seen.add(what)
+                size = f" ({total / 1e6:.0f} MB)" if total else ""
+                print(f"{verb} {what}{size}", file=sys.stderr, flush=True)
+
+        yield line
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns: list[Any] = [TextColumn("{task.description}", markup=False), BarColumn()]
+    columns += [DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()] if as_bytes else []
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(verb, total=None)
+
+        def report(done: float, total: float, what: str) -> None:
+            progress.update(task, completed=done, total=total or None, description=f"{verb} {what}")
+
+        yield report
+
+
+def _agrees(error: ModelError) -> bool:
+    """Ask the person at the terminal whether to fetch what is missing."""
+    if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+        return False
+    name = getattr(error, "name", "it")
+    sys.stderr.write(f"{error.message} Fetch {name} now? [Y/n] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("", "y", "yes")
+
+
+def require(condition: bool, message: str, hint: str = "") -> None:
+    """Raise a `UsageError` unless `condition` holds."""
+    if not condition:
+        raise UsageError(message, hint)

@@ -1,0 +1,84 @@
+"""Reading from and writing to whatever stands at the other end: a terminal, a pipe or a file."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from pathlib import Path
+
+from spec_local.errors import UsageError
+
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]")
+
+
+def read_text(path: str) -> str:
+    """A text file, or standard input for "-".
+
+    Raises:
+        UsageError: It cannot be read, or is not UTF-8 (the message says at which byte).
+    """
+    try:
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).expanduser().read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}.") from error
+    return decode(data, "Standard input" if path == "-" else path)
+
+
+def decode(data: bytes, where: str) -> str:
+    """UTF-8 text, a byte-order mark dropped; raises `UsageError` naming the first bad byte."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{where} is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}.", "Convert it to UTF-8."
+        ) from None
+
+
+def piped_input() -> str | None:
+    """What was piped or redirected into the program; None where standard input is a terminal or nothing at all."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError, AttributeError):
+        return None
+    return read_text("-") if stat.S_ISFIFO(mode) or stat.S_ISREG(mode) else None
+
+
+def is_terminal(stream: object) -> bool:
+    """Whether a person is looking at this stream."""
+    return bool(getattr(stream, "isatty", lambda: False)())
+
+
+def harmless(text: str) -> str:
+    """Text without the control characters that could drive a terminal; line feeds and tabs stay."""
+    return _CONTROLS.sub("", text)
+
+
+class TextOutput:
+    """The answer's way out: standard output or a file. The same bytes for `-o PATH` and `> PATH`."""
+
+    def __init__(self, path: str | None) -> None:
+        self._last = ""
+        self._terminal = path is None and is_terminal(sys.stdout)
+        try:
+            self._file = sys.stdout if path is None else open(path, "w", encoding="utf-8", newline="\n")  # noqa: SIM115
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written: {error.strerror or error}.") from error
+        if path is None and not self._terminal:
+            # A pipe or a file gets UTF-8 whatever the locale says; only a real console has an encoding of its own.
+            sys.stdout.reconfigure(encoding="utf-8", errors="replace", newline="\n")  # type: ignore[union-attr]
+
+    def write(self, text: str) -> None:
+        """Write and flush, so that a reader sees every piece at once."""
+        if text:
+            self._file.write(harmless(text) if self._terminal else text)
+            self._file.flush()
+            self._last = text[-1]
+
+    def close(self) -> None:
+        """End the last line."""
+        if self._last != "\n":
+            self.write("\n")
+        if self._file is not sys.stdout:
+            self._file.close()
