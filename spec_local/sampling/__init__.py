@@ -1,0 +1,34 @@
+"""Logits to distributions, distributions to tokens, drafts to emitted tokens. Pure numpy, no input or output.
+
+* `Sampling` holds what a person may set; `Transform` turns one row of logits into a sparse `Row` by it.
+* `Noise` is randomness as a pure function of seed, purpose, position and token; `Noise.choose` is the only draw.
+* `RULES` holds the acceptance rules: coupled (the default), rejection, block. Each emits exactly the target's law.
+
+The package refuses to know models, caches, text, grammars, end of text and budgets: it sees arrays of logits, token ids
+and positions. Nothing in it is random or remembers anything between calls: equal arguments give equal results.
+"""
+
+from __future__ import annotations
+
+from spec_local.sampling.acceptance import RULES, AcceptanceRule, Block, Coupled, Rejection, TargetRow, Verdict
+from spec_local.sampling.noise import Chance, Noise, Purpose
+from spec_local.sampling.params import BAN, Sampling
+from spec_local.sampling.row import Row
+from spec_local.sampling.transform import Transform
+
+__all__ = [
+    "BAN",
+    "RULES",
+    "AcceptanceRule",
+    "Block",
+    "Chance",
+    "Coupled",
+    "Noise",
+    "Purpose",
+    "Rejection",
+    "Row",
+    "Sampling",
+    "TargetRow",
+    "Transform",
+    "Verdict",
+]

@@ -1,0 +1,207 @@
+"""Randomness as a pure function of (seed, purpose, absolute position, token id): no generator is ever advanced.
+
+Every value comes from a splitmix64 stream (Steele, Lea, Flood 2014: state + i·γ through a 64-bit finaliser), whose
+starting state is keyed by seed, purpose and position; token `x` reads the x-th output. So a token's noise does not
+depend on which other tokens are candidates, on how long a draft was, or on anything drawn before.
+
+`Noise.choose` is the one way in which any part of the program draws a token.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Ids = npt.NDArray[np.int32]
+Weights = npt.NDArray[np.float64]
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX_1 = 0xBF58476D1CE4E5B9
+_MIX_2 = 0x94D049BB133111EB
+
+_GOLDEN_U = np.uint64(_GOLDEN)
+_MIX_1_U = np.uint64(_MIX_1)
+_MIX_2_U = np.uint64(_MIX_2)
+_27, _30, _31, _12 = (np.uint64(bits) for bits in (27, 30, 31, 12))
+_ONE_BITS = np.uint64(0x3FF0000000000000)
+"""Exponent of a float64 in [1, 2): or-ing 52 random bits under it gives 1 + bits·2⁻⁵² without a conversion."""
+
+_PRUNE_ABOVE = 4096
+"""Above this many candidates the logarithm is taken only of those that could still win."""
+_CHUNK = 8192
+"""Candidates hashed at a time: 64 KiB per operand stay in the inner caches."""
+
+
+class Purpose(IntEnum):
+    """What a random number decides. Two purposes never share a stream."""
+
+    SHARED = 0
+    """Coupled rule: the same noise for the draft's token and the target's token of a position."""
+    ACCEPT = 1
+    """Ratio rules: the uniform of an acceptance test."""
+    RESIDUAL = 2
+    """Ratio rules: the token that the target adds."""
+    DRAFT = 3
+    """Ratio rules: the drafted token."""
+
+
+_PER_ROUND = frozenset({Purpose.ACCEPT, Purpose.DRAFT})
+
+
+class Chance(Protocol):
+    """What an acceptance rule asks of randomness. `Noise` answers by seed; an exact test answers by enumeration."""
+
+    @property
+    def start(self) -> int | None:
+        """Absolute position of the first drafted token of the round this randomness belongs to; None: no round."""
+
+    def happens(self, purpose: Purpose, position: int, probability: float) -> bool:
+        """True with the given probability (0 never, 1 always)."""
+
+    def choose(self, purpose: Purpose, position: int, ids: Ids, weights: Weights) -> int:
+        """One of `ids` with probability proportional to `weights`."""
+
+
+def _mix(state: int) -> int:
+    """The splitmix64 finaliser (variant 13 of Stafford) on one Python integer."""
+    state &= _MASK
+    state = ((state ^ (state >> 30)) * _MIX_1) & _MASK
+    state = ((state ^ (state >> 27)) * _MIX_2) & _MASK
+    return state ^ (state >> 31)
+
+
+def _mix_array(state: npt.NDArray[np.uint64], spare: npt.NDArray[np.uint64]) -> None:
+    """`_mix` on uint64 [k], in place; `spare` is uint64 [k] of working room."""
+    np.right_shift(state, _30, out=spare)
+    np.bitwise_xor(state, spare, out=state)
+    np.multiply(state, _MIX_1_U, out=state)
+    np.right_shift(state, _27, out=spare)
+    np.bitwise_xor(state, spare, out=state)
+    np.multiply(state, _MIX_2_U, out=state)
+    np.right_shift(state, _31, out=spare)
+    np.bitwise_xor(state, spare, out=state)
+
+
+class Noise:
+    """Counter-based noise of one answer, keyed by its seed. Immutable; cheap to derive per round.
+
+    **Rounds.** A round that rejects its draft leaves positions behind that the next round drafts again. Under the
+    block rule the outcome of the first round depended on the uniforms and drafted tokens at *all* its positions, so
+    using those again would bias the second. Drafting and acceptance tests are therefore keyed by the round's first
+    position too (`for_round`); positions grow from round to round, so no pair repeats. Shared noise must *not*
+    know the round (the text would depend on it), and a position is emitted once, so the residual need not.
+
+    Args:
+        seed: Any integer; taken modulo 2⁶⁴.
+        start: See `for_round`.
+    """
+
+    __slots__ = ("_bases", "_start", "seed")
+
+    def __init__(self, seed: int, start: int | None = None) -> None:
+        self.seed = seed
+        self._start = start
+        root = _mix(seed + _GOLDEN)
+        bases = []
+        for purpose in Purpose:
+            base = _mix(root + (purpose + 1) * _GOLDEN)
+            if start is not None and purpose in _PER_ROUND:
+                base = _mix(base ^ _mix((start + 1) * _GOLDEN))
+            bases.append(base)
+        self._bases = tuple(bases)
+
+    @property
+    def start(self) -> int | None:
+        """Absolute position of the first drafted token of this noise's round; None: bound to no round."""
+        return self._start
+
+    def for_round(self, start: int) -> Noise:
+        """The same noise bound to the round whose first drafted token has absolute position `start`."""
+        return self if start == self._start else Noise(self.seed, start)
+
+    def uniform(self, purpose: Purpose, position: int) -> float:
+        """One number in (0, 1), never an end point, of resolution 2⁻⁵²; it shares nothing with any token's noise."""
+        bits = _mix(self._key(purpose, position) - _GOLDEN) >> 12
+        return (bits + 0.5) * 2.0**-52
+
+    def exponential(self, purpose: Purpose, position: int, ids: npt.NDArray[Any]) -> Weights:
+        """Standard exponential noise E = -log U of the given tokens.
+
+        Args:
+            purpose: The stream.
+            position: Absolute position of the token to be drawn.
+            ids: Token ids, integers [k] ≥ 0.
+
+        Returns:
+            float64 [k], all > 0 and finite.
+        """
+        bits = ids.astype(np.uint64)  # [k], becomes the noise in place
+        self._hash(self._key(purpose, position), bits, np.empty_like(bits))
+        uniform = bits.view(np.float64)  # [k] in [1, 2)
+        uniform -= 1.0 - 2.0**-53  # exact: bits·2⁻⁵² + 2⁻⁵³ in (0, 1)
+        np.log(uniform, out=uniform)
+        return np.negative(uniform, out=uniform)
+
+    def happens(self, purpose: Purpose, position: int, probability: float) -> bool:
+        """True with the given probability: U ≤ probability, so 0 is never and 1 always."""
+        return self.uniform(purpose, position) <= probability
+
+    def choose(self, purpose: Purpose, position: int, ids: Ids, weights: Weights) -> int:
+        """Draw a token by exponential race (Gumbel-max): argmin E(x)/w(x), whose law is w/Σw.
+
+        The result is a function of the noise and the weights alone; scaling all weights changes nothing. It is
+        computed as argmax w/E, which cannot overflow. Ties go to the smallest id.
+
+        Args:
+            purpose: The stream.
+            position: Absolute position of the token to be drawn.
+            ids: int32 [k], ascending, k ≥ 1.
+            weights: float64 [k], all > 0.
+        """
+        if len(ids) == 1:
+            return int(ids[0])
+        if len(ids) > _PRUNE_ABOVE:
+            at = self._contenders(purpose, position, ids, weights)
+            ids, weights = ids[at], weights[at]
+        return int(ids[np.argmax(weights / self.exponential(purpose, position, ids))])
+
+    def _contenders(self, purpose: Purpose, position: int, ids: Ids, weights: Weights) -> npt.NDArray[np.intp]:
+        """Indices, ascending, of a superset of the tokens that can win the race against the heaviest token.
+
+        A winner has w/E ≥ s, the heaviest one's score. As E = -log U ≥ 1 - U, it has 1 - U ≤ w/s too, which needs
+        no logarithm; about Σw/s tokens pass.
+        """
+        heaviest = int(np.argmax(weights))
+        score = weights[heaviest] / self.exponential(purpose, position, ids[heaviest : heaviest + 1])[0]
+        per_score = 1.0 / float(score)
+        key = self._key(purpose, position)
+        size = min(_CHUNK, len(ids))
+        hashed = np.empty(size, np.uint64)
+        spare = np.empty(size, np.uint64)
+        flags = np.empty(len(ids), np.bool_)
+        for low in range(0, len(ids), size):
+            high = min(low + size, len(ids))
+            bits, room = hashed[: high - low], spare[: high - low]
+            np.copyto(bits, ids[low:high], casting="unsafe")
+            self._hash(key, bits, room)
+            reach = room.view(np.float64)
+            np.multiply(weights[low:high], per_score, out=reach)  # w/s
+            np.add(reach, bits.view(np.float64), out=reach)  # w/s + U + 1, up to 2⁻⁵³
+            np.greater_equal(reach, 2.0 - 1e-12, out=flags[low:high])  # a margin far above all rounding
+        return np.flatnonzero(flags)
+
+    def _key(self, purpose: Purpose, position: int) -> int:
+        return _mix(self._bases[purpose] + (position + 1) * _GOLDEN)
+
+    @staticmethod
+    def _hash(key: int, bits: npt.NDArray[np.uint64], spare: npt.NDArray[np.uint64]) -> None:
+        """Turn token ids [k] into the bits of float64 numbers 1 + n·2⁻⁵² with 52 random bits n, in place."""
+        np.multiply(bits, _GOLDEN_U, out=bits)
+        np.add(bits, np.uint64(key), out=bits)
+        _mix_array(bits, spare)
+        np.right_shift(bits, _12, out=bits)
+        np.bitwise_or(bits, _ONE_BITS, out=bits)

@@ -1,0 +1,336 @@
+"""`Transform`: a row of logits to the sparse `Row` that every draw and every acceptance test uses.
+
+The row is a pure function of (logits, history, position, allowed tokens, parameters), so the target's row for a drafted
+prefix is the very row that plain decoding would have used there. The order is frozen and is llama.cpp's: bias and
+penalties, top-k, typical, top-p, min-p, temperature. Truncation looks at the softmax at temperature 1 of what the
+steps before it kept; the temperature shapes what is left.
+
+Ties: of equal logits the smallest ids are kept first, everywhere.
+
+Speed: a vocabulary has 10⁵ tokens, of which a few dozen survive. Each step first finds a threshold that no survivor can
+be below, by one or two vectorised passes over the float32 logits in place, and then works in float64 on the few tokens
+above it. Which threshold was used never shows in the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from spec_local.errors import BackendError, UsageError
+from spec_local.sampling.params import BAN, Sampling
+from spec_local.sampling.row import Row
+
+Logits = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.signedinteger]
+
+_COLUMNS = 1024
+"""Least number of interleaved columns whose maxima bound the k-th largest logit from below."""
+_MANY = 4096
+"""Above this many survivors the final softmax takes float32 exponentials (relative error below 1e-5)."""
+_CHUNK = 32768
+"""Logits exponentiated at a time where the whole vocabulary's mass is needed: 128 KiB stay in the inner caches."""
+_FLOOR = -64.0
+"""Tokens e⁶⁴ times less likely than the likeliest are dropped. The noise has a resolution of 2⁻⁵², so they could not
+be drawn anyway; dropping them keeps every probability far from underflow."""
+_NEGATIVE_INFINITY = np.float32(-np.inf)
+_LOWEST = np.finfo(np.float32).min
+
+
+class Transform:
+    """The sampling transform of one sequence. Holds scratch memory: use it from one thread.
+
+    Args:
+        sampling: The parameters.
+        n_vocab: Entries of a row of logits, V.
+        end_ids: Tokens that end the text; banned while the answer has fewer than `min_tokens` tokens.
+        prompt_length: Tokens before the answer.
+
+    Raises:
+        UsageError: A bias names a token that the vocabulary does not have.
+    """
+
+    def __init__(self, sampling: Sampling, n_vocab: int, end_ids: frozenset[int], prompt_length: int) -> None:
+        assert n_vocab > 0
+        assert all(0 <= token < n_vocab for token in end_ids)
+        self.sampling = sampling
+        self.n_vocab = n_vocab
+        beyond = [token for token in sampling.logit_bias if token >= n_vocab]
+        if beyond:
+            raise UsageError(
+                f"The logit bias names token {beyond[0]}, but this vocabulary ends at {n_vocab - 1}.",
+                "Take token ids of the target model.",
+            )
+        biased = {token: bias for token, bias in sampling.logit_bias.items() if bias > BAN}
+        banned = [token for token, bias in sampling.logit_bias.items() if bias <= BAN]
+        self._bias_ids = np.array(list(biased), np.intp)
+        self._bias = np.array(list(biased.values()), np.float32)
+        self._banned = np.array(banned, np.intp)
+        self._ends = np.array(sorted(end_ids), np.intp)
+        self._first_end = prompt_length + sampling.min_tokens
+        neutral = sampling.repeat_penalty == 1.0 and sampling.presence_penalty == sampling.frequency_penalty == 0.0
+        self._history_length = 0 if neutral else sampling.penalty_last_n
+        self._all_ids = np.arange(n_vocab, dtype=np.int32)
+        self._all_ids.flags.writeable = False  # shared by every row that keeps the whole vocabulary
+        self._scratch: Logits = np.empty(n_vocab, np.float32)
+        self._flags = np.empty(n_vocab, np.bool_)
+        self._chunk: Logits = np.empty(min(_CHUNK, n_vocab), np.float32)
+
+    @property
+    def history_length(self) -> int:
+        """How many last tokens of the history matter: 0 none, n the last n, -1 all."""
+        return self._history_length
+
+    def row(
+        self,
+        logits: Logits,
+        history: Sequence[int],
+        position: int,
+        allowed: npt.NDArray[np.bool_] | None = None,
+    ) -> Row:
+        """The distribution of the token at `position`.
+
+        Args:
+            logits: float32 [V], read in place and never written.
+            history: All tokens before `position`, prompt included, or at least the last `history_length` of them.
+            position: Absolute 0-based index of the token to be drawn.
+            allowed: bool [V], tokens that a grammar admits here; None admits all.
+
+        Returns:
+            The row; at temperature 0 one-hot at the largest logit, truncation playing no part.
+
+        Raises:
+            BackendError: The logits hold NaN or +inf, or no token is left.
+        """
+        assert logits.shape == (self.n_vocab,)
+        assert logits.dtype == np.float32
+        values = self._adjusted(logits, history, position, allowed)
+        if self.sampling.temperature == 0.0:
+            best = int(np.argmax(values))  # the first NaN, if there is one
+            self._check(float(values[best]), position)
+            return Row(np.array([best], np.int32), np.ones(1))
+        return self._finish(*self._candidates(values, position))
+
+    # --- 1. bias, penalties, bans -------------------------------------------------------------------------------
+
+    def _adjusted(
+        self, logits: Logits, history: Sequence[int], position: int, allowed: npt.NDArray[np.bool_] | None
+    ) -> Logits:
+        """The logits [V] after bias, penalties and bans: the array itself where nothing applies, else the scratch."""
+        recent = Counter[int]()
+        if self._history_length:
+            recent.update(history[-self._history_length :] if self._history_length > 0 else history)
+        early = position < self._first_end and len(self._ends) > 0
+        if not (recent or early or len(self._bias_ids) or len(self._banned) or allowed is not None):
+            return logits
+
+        highest = float(logits.max())  # a ban must not hide damaged logits
+        if not highest < math.inf:
+            self._check(highest, position)
+        values = self._scratch
+        if allowed is None:
+            np.copyto(values, logits)
+        else:
+            self._mask(logits, allowed)
+        if len(self._bias_ids):
+            values[self._bias_ids] += self._bias
+        if recent:
+            self._penalise(values, recent)
+        if len(self._banned):
+            values[self._banned] = _NEGATIVE_INFINITY
+        if early:
+            values[self._ends] = _NEGATIVE_INFINITY
+        return values
+
+    def _mask(self, logits: Logits, allowed: npt.NDArray[np.bool_]) -> None:
+        """Scratch = logits where allowed, else -inf; by bits, as a branch on every token would cost five times that."""
+        assert allowed.shape == (self.n_vocab,)
+        assert allowed.dtype == np.bool_
+        bits = self._scratch.view(np.int32)
+        np.subtract(allowed.view(np.int8), 1, out=bits, dtype=np.int32, casting="unsafe")  # 0 allowed, -1 not
+        np.bitwise_or(bits, logits.view(np.int32), out=bits)  # banned: all bits set, a NaN
+        np.fmax(self._scratch, _NEGATIVE_INFINITY, out=self._scratch)  # NaN to -inf
+
+    def _penalise(self, values: Logits, recent: Counter[int]) -> None:
+        """llama.cpp's penalties: logits ≤ 0 are multiplied, others divided, by the repeat penalty; then subtract."""
+        s = self.sampling
+        ids = np.fromiter(recent.keys(), np.intp, len(recent))
+        counts = np.fromiter(recent.values(), np.float64, len(recent))
+        seen = values[ids].astype(np.float64)
+        seen = np.where(seen <= 0.0, seen * s.repeat_penalty, seen / s.repeat_penalty)
+        values[ids] = seen - (counts * s.frequency_penalty + s.presence_penalty)
+
+    def _check(self, highest: float, position: int) -> None:
+        """Refuse a row whose largest logit is no number a distribution can be made of."""
+        if math.isnan(highest) or highest == math.inf:
+            what = "NaN" if math.isnan(highest) else "infinite"
+            raise BackendError(
+                f"The model's output for token {position} is {what}.",
+                "The file or the backend is faulty: try another quantisation, or the CPU with --gpu-layers 0.",
+            )
+        if highest == -math.inf:
+            raise BackendError(
+                f"No token can follow at position {position}: the model, bias, bans and grammar leave none.",
+                "Loosen the grammar, the bans or min_tokens.",
+            )
+
+    # --- 2. truncation ------------------------------------------------------------------------------------------
+
+    def _candidates(self, values: Logits, position: int) -> tuple[Ids, Logits]:
+        """Ids, ascending, and adjusted logits, both [k], of the tokens that every truncation step keeps."""
+        s = self.sampling
+        mass: float | None = None  # Σ exp(logit - highest) of all that top-p starts from; None: of the candidates
+        if 0 < s.top_k < self.n_vocab:
+            ids, kept = self._top_k(values, s.top_k, position)
+        else:
+            highest = float(values.max())
+            self._check(highest, position)
+            if s.typical_p < 1.0:
+                cut = _FLOOR * max(s.temperature, 1.0)  # may remove the likeliest: the other steps cannot yet cut
+            else:
+                cut = _FLOOR * s.temperature
+                if s.min_p > 0.0:
+                    cut = max(cut, math.log(s.min_p))
+                if s.top_p < 1.0:
+                    # All tokens less likely than (1 - top_p)/2V weigh less than (1 - top_p)/2: the others reach top_p.
+                    mass = self._mass(values, highest)
+                    cut = max(cut, math.log(mass * (1.0 - s.top_p) / (2 * self.n_vocab)))
+            # One float32 step lower, so that rounding cannot lose a token; the steps below are exact.
+            ids, kept = self._at_least(values, np.nextafter(np.float32(highest + cut), _NEGATIVE_INFINITY))
+        if s.typical_p < 1.0:
+            keep = _typical(kept, s.typical_p)
+            ids, kept = ids[keep], kept[keep]
+        if s.top_p < 1.0:
+            keep = _nucleus(kept, s.top_p, mass)
+            ids, kept = ids[keep], kept[keep]
+        if s.min_p > 0.0:
+            keep = kept.astype(np.float64) - float(kept.max()) >= math.log(s.min_p)
+            ids, kept = ids[keep], kept[keep]
+        return ids, kept
+
+    def _top_k(self, values: Logits, k: int, position: int) -> tuple[Ids, Logits]:
+        """The k largest logits (fewer where fewer are above -inf).
+
+        The k-th largest of the maxima of interleaved columns is a lower bound of the k-th largest logit.
+        """
+        size = self.n_vocab
+        columns = max(_COLUMNS, 4 * k)
+        if size >= 4 * columns:
+            whole = size - size % columns
+            tops = np.maximum.reduce(values[:whole].reshape(-1, columns), axis=0)  # [columns]
+            highest = np.maximum(tops.max(), values[whole:].max(initial=_NEGATIVE_INFINITY))
+            bound = np.partition(tops, columns - k)[columns - k]
+        else:
+            highest = values.max()
+            bound = np.partition(values, size - k)[size - k]
+        self._check(float(highest), position)
+        ids, kept = self._at_least(values, np.maximum(bound, _LOWEST))
+        if len(ids) > k:
+            keep = _first_of(kept, k, np.partition(kept, len(kept) - k)[len(kept) - k])
+            ids, kept = ids[keep], kept[keep]
+        return ids, kept
+
+    def _at_least(self, values: Logits, bound: np.float32) -> tuple[Ids, Logits]:
+        """Ids and logits, both [k], of all tokens at or above `bound`."""
+        np.greater_equal(values, bound, out=self._flags)
+        if np.count_nonzero(self._flags) == self.n_vocab:
+            return self._all_ids, values
+        ids = np.flatnonzero(self._flags)
+        return ids, values[ids]
+
+    def _mass(self, values: Logits, highest: float) -> float:
+        """Σ exp(logit - highest) over the vocabulary; relative error below 1e-6 (float32 terms, float64 sums)."""
+        shift = np.float32(highest)
+        total = 0.0
+        for low in range(0, self.n_vocab, _CHUNK):
+            part = values[low : low + _CHUNK]
+            terms = self._chunk[: len(part)]
+            np.subtract(part, shift, out=terms)
+            np.exp(terms, out=terms)
+            total += float(terms.sum())
+        return total
+
+    # --- 3. temperature -----------------------------------------------------------------------------------------
+
+    def _finish(self, ids: Ids, kept: Logits) -> Row:
+        """softmax(kept / temperature) [k] without the tokens below the floor."""
+        temperature = self.sampling.temperature
+        if len(ids) > _MANY:
+            return self._finish_many(ids, kept)
+        scaled = kept.astype(np.float64)
+        scaled -= scaled.max()
+        if scaled.min() < _FLOOR * temperature:
+            keep = scaled >= _FLOOR * temperature
+            ids, scaled = ids[keep], scaled[keep]
+        scaled /= temperature
+        probs = np.exp(scaled, out=scaled)
+        probs /= probs.sum()
+        return Row(ids.astype(np.int32), probs)
+
+    def _finish_many(self, ids: Ids, kept: Logits) -> Row:
+        """`_finish` for rows so long that a float64 exponential of each token would take a millisecond."""
+        scaled = np.subtract(kept, kept.max(), out=self._scratch[: len(kept)])
+        if self.sampling.temperature != 1.0:
+            scaled /= np.float32(self.sampling.temperature)
+        if scaled.min() < _FLOOR:
+            keep = scaled >= _FLOOR
+            ids, scaled = ids[keep], scaled[keep]
+        probs = np.exp(scaled, out=scaled).astype(np.float64)
+        probs /= probs.sum()
+        return Row(ids.astype(np.int32, copy=False), probs)
+
+
+def _first_of(values: Logits, count: int, border: np.floating) -> npt.NDArray[np.bool_]:
+    """Flags [k] of the `count` largest values, of which `border` is the smallest; ties to the first ones."""
+    keep = values > border
+    tied = np.flatnonzero(values == border)
+    keep[tied[: count - np.count_nonzero(keep)]] = True
+    return keep
+
+
+def _nucleus(values: Logits, top_p: float, mass: float | None) -> npt.NDArray[np.bool_]:
+    """Flags [k] of the fewest largest logits whose probabilities reach `top_p`; all, if these do not reach it.
+
+    Args:
+        values: float32 [k] logits.
+        top_p: The probability to reach; at least one token is kept.
+        mass: Σ exp(logit - highest) over the distribution that the values belong to; None: over the values.
+    """
+    falling = np.sort(values)[::-1]
+    sums = falling.astype(np.float64)
+    sums -= sums[0]
+    sums = np.cumsum(np.exp(sums, out=sums))
+    count = int(np.searchsorted(sums, top_p * (float(sums[-1]) if mass is None else mass))) + 1
+    if count >= len(values):
+        return np.ones(len(values), np.bool_)
+    return _first_of(values, count, falling[count - 1])
+
+
+def _typical(values: Logits, typical_p: float) -> npt.NDArray[np.bool_]:
+    """Flags [k] of the tokens of locally typical sampling (Meister et al. 2023).
+
+    Tokens are taken in the order of |surprise - entropy|, ties to the first ones, until their probability reaches
+    `typical_p`.
+    """
+    log_probs = values.astype(np.float64)
+    log_probs -= log_probs.max()
+    log_probs -= math.log(float(np.exp(log_probs).sum()))
+    probs = np.exp(log_probs)
+    distance = np.abs(log_probs - float((probs * log_probs).sum()))  # |log p - Σ p log p|
+    near = np.arange(len(values))
+    limit = 1.0
+    while len(near) > _MANY:  # do not sort a vocabulary: a small enough distance that surely holds the set
+        within = np.flatnonzero(distance <= limit)
+        if float(probs[within].sum()) > typical_p + 1e-9 or len(within) == len(values):
+            near = within
+            break
+        limit *= 2.0
+    order = near[np.argsort(distance[near], kind="stable")]
+    count = int(np.searchsorted(np.cumsum(probs[order]), typical_p)) + 1
+    keep = np.zeros(len(values), np.bool_)
+    keep[order[:count]] = True
+    return keep
