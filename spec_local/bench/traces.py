@@ -1,0 +1,267 @@
+"""Replaying draft policies on recorded text, without a model and without a clock.
+
+Under the coupled rule, and at temperature 0 under any, which drafted tokens are accepted does not depend on who decides
+how many to draft. So one plain run of the target, and one pass of the draft over its text, fix a `Trace`; with a table of
+costs it gives the exact speed of every policy, and of an oracle that knows each outcome beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from spec_local.drafting.draft import NO_SOURCE, Draft, no_draft
+from spec_local.drafting.text import TextFollower
+from spec_local.speculation.controller import Controller, Offer, Outcome, Pace, Seat
+from spec_local.speculation.cost import CostProfile, Curve
+from spec_local.speculation.round import Round
+
+LONGEST = 16
+"""Most tokens in one draft, for policies and oracle alike."""
+LAGS = 64
+"""The oracle tells draft lags apart up to this many tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One answer of the target and what the draft thought of it."""
+
+    name: str
+    kind: str
+    """The kind of text: "code", "edit", "chat", ..."""
+    temperature: float
+    prompt: list[int]
+    """Prompt ids; the text drafter drafts from them too."""
+    tokens: list[int]
+    """The target's n tokens."""
+    agree: npt.NDArray[np.bool_]
+    """bool [n]: the draft model's own token at this position, on the target's text so far, is the target's."""
+    confidence: npt.NDArray[np.float64]
+    """float64 [n]: max q there, in [0, 1]."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds by rows, as measured: what a replayed round takes."""
+
+    name: str
+    target: Mapping[int, float]
+    draft: Mapping[int, float]
+
+    def profile(self) -> CostProfile:
+        """A fresh profile that starts from these points."""
+        return CostProfile(Curve(self.target), Curve(self.draft))
+
+
+def _ms(**by_rows: float) -> dict[int, float]:
+    return {int(rows.removeprefix("r")): ms / 1e3 for rows, ms in by_rows.items()}
+
+
+_T_Q8 = _ms(r1=135, r2=133, r3=159, r4=174, r5=262, r8=265, r16=417)
+_T_Q4K = _ms(r1=72, r2=109, r3=134, r4=124, r5=159, r8=223, r16=273)
+_D_Q4K = _ms(r1=51, r2=56, r3=67, r4=73, r5=104, r8=123, r16=202)
+_D_Q40 = _ms(r1=38, r2=52, r3=65, r4=46, r5=67, r8=86, r16=144)
+
+
+def _line(first: float, slope: float) -> dict[int, float]:
+    return {n: first * (1 + slope * (n - 1)) for n in (1, 64)}
+
+
+COSTS = {
+    "A": Costs("1.5B Q8_0 + 0.5B Q4_0, 2 cores", _T_Q8, _D_Q40),
+    "B": Costs("1.5B Q4_K_M + 0.5B Q4_K_M, 2 cores", _T_Q4K, _D_Q4K),
+    "C": Costs("1.5B Q4_K_M + 0.5B Q4_0, 2 cores", _T_Q4K, _D_Q40),
+    "flat": Costs("flat, like a GPU", _line(0.02, 0.03), _line(0.0016, 0.03)),
+    "linear": Costs("linear, each row 0.85 of the first", _line(0.1, 0.85), _line(0.029, 0.85)),
+}
+"""Cost tables measured on a 2-core AVX-512 machine (A, B, C; 256 tokens cached), and two made ones."""
+
+
+class TraceText:
+    """What the text drafter offers at each position of a trace; a function of the text, so computed once."""
+
+    def __init__(self, trace: Trace, longest: int = LONGEST) -> None:
+        follower = TextFollower()
+        history = list(trace.prompt)
+        self.drafts: list[tuple[list[int], int]] = []
+        """[n]: proposal before token i, and the length of the match behind it."""
+        self.right: list[int] = []
+        """[n]: leading tokens of the proposal that the text really has."""
+        for i, token in enumerate(trace.tokens):
+            follower.sync(history)
+            drafted, length = follower.propose(longest)
+            right = 0
+            for x, y in zip(drafted, trace.tokens[i:], strict=False):
+                if x != y:
+                    break
+                right += 1
+            self.drafts.append((drafted, length))
+            self.right.append(right)
+            history.append(token)
+
+
+Jitter = Callable[[], float]
+"""Factor on the seconds of one pass, drawn per pass; 1.0 for a quiet machine."""
+
+
+def replay(
+    trace: Trace,
+    controller: Controller,
+    costs: Costs,
+    sources: Iterable[str] = ("model", "text"),
+    text: TraceText | None = None,
+    pace: Pace | None = None,
+    jitter: Jitter = lambda: 1.0,
+) -> list[Round]:
+    """The rounds `controller` would make of this trace on a machine with these costs.
+
+    Args:
+        trace: The text; its first token is taken as emitted by the prefill, as in the engine.
+        controller: Keeps what it learns: replay a list of traces with one controller to see it warm.
+        costs: Seconds of every pass. The controller may hold other beliefs about them.
+        sources: The drafters that exist.
+        text: Precomputed offers of the text drafter.
+        pace: The controller's state for the sequence; None: a new one.
+        jitter: Noise on the seconds.
+    """
+    target, model = Curve(costs.target), Curve(costs.draft)
+    sources = tuple(sources)
+    text = text or (TraceText(trace) if "text" in sources else None)
+    pace = pace or controller.enter()
+    prompt, n = len(trace.prompt), len(trace.tokens)
+    known = prompt  # tokens the draft model's cache holds
+    at = 1  # tokens emitted
+    rounds = []
+    while at < n:
+        room = n - at - 1
+        offers: dict[str, Offer] = {}
+        if room and "model" in sources:
+            offers["model"] = Offer(min(room, LONGEST), lag=prompt + at - known)
+        if room and text is not None and text.drafts[at][0]:
+            drafted, length = text.drafts[at]
+            drafted = drafted[:room]
+            draft = Draft(drafted, None, "text", [float(length + i) for i in range(len(drafted))])
+            offers["text"] = Offer(len(drafted), draft)
+        (plan,) = controller.plan([Seat(pace, offers, prompt + at)])
+
+        draft, draft_s, right = no_draft(), 0.0, 0
+        if plan.source == "text":
+            assert text is not None
+            draft, right = offers["text"].draft or draft, text.right[at]
+            draft = draft.cut(plan.limit)
+        elif plan.source == "model":
+            confidence: list[float] = []
+            while not confidence or (len(confidence) < plan.limit and controller.more(plan, confidence)):
+                rows = offers["model"].lag if not confidence else 1
+                draft_s += model.seconds(rows) * jitter()
+                confidence.append(float(trace.confidence[at + len(confidence)]))
+            k = len(confidence)
+            wrong = np.flatnonzero(~trace.agree[at : at + k])
+            right = int(wrong[0]) if len(wrong) else k
+            draft = Draft(trace.tokens[at : at + right] + [-1] * (k - right), None, "model", confidence)
+        drafted_n = len(draft)
+        if drafted_n:
+            draft = draft.cut(controller.shorten(plan, draft))
+        accepted = min(right, len(draft))
+        emitted = trace.tokens[at : at + accepted + 1]
+        verify_s = target.seconds(1 + len(draft)) * jitter()
+        source = plan.source if drafted_n else NO_SOURCE
+        r = Round(
+            source, 1 + len(draft), drafted_n, len(draft), accepted, len(emitted), draft_s, verify_s, 0.0, plan.reason,
+            plain_s=plan.plain_s,
+        )  # fmt: skip
+        rounds.append(r)
+        controller.observe([Outcome(plan, r, draft, emitted)])
+        if source == "model":
+            known = prompt + at + min(accepted, drafted_n - 1)
+        at += len(emitted)
+    return rounds
+
+
+def seconds(rounds: Iterable[Round]) -> float:
+    """Total seconds of these rounds."""
+    return sum(r.seconds for r in rounds)
+
+
+def plain_seconds(trace: Trace, costs: Costs) -> float:
+    """Seconds of the trace in plain decoding."""
+    return (len(trace) - 1) * Curve(costs.target).seconds(1)
+
+
+def oracle_seconds(
+    trace: Trace, costs: Costs, sources: Iterable[str] = ("model", "text"), text: TraceText | None = None
+) -> float:
+    """Least seconds any policy could take that knows every outcome: dynamic programming over position and draft lag.
+
+    Each round drafts from one source, 0..LONGEST tokens.
+    """
+    sources = tuple(sources)
+    text = text or (TraceText(trace) if "text" in sources else None)
+    n = len(trace)
+    target, model = Curve(costs.target), Curve(costs.draft)
+    v = np.array([target.seconds(rows) for rows in range(LONGEST + 2)])
+    v[1:] = np.minimum.accumulate(v[:0:-1])[::-1]  # where more rows cost less, draft fillers
+    catch_up = np.array([model.seconds(max(lag, 1)) for lag in range(LAGS + 1)])
+    step = catch_up[1]
+    lags = np.arange(LAGS + 1)
+    left = np.zeros((n + 1, LAGS + 1))  # [emitted, lag]: least seconds still to come
+    run = np.zeros(n + 1, dtype=int)
+    for i in range(n - 1, -1, -1):
+        run[i] = run[i + 1] + 1 if trace.agree[i] else 0
+    for i in range(n - 1, 0, -1):
+        best = v[1] + left[i + 1, np.minimum(lags + 1, LAGS)]
+        room = min(n - i - 1, LONGEST)
+        if text is not None:
+            for k in range(1, min(text.right[i], room) + 1):
+                np.minimum(best, v[1 + k] + left[i + k + 1, np.minimum(lags + k + 1, LAGS)], out=best)
+        longest = min(int(run[i]), room)
+        if "model" in sources and longest:
+            drafted = min((k - 1) * step + v[1 + k] + left[i + k + 1, 2] for k in range(1, longest + 1))
+            np.minimum(best, catch_up + drafted, out=best)
+        left[i] = best
+    return float(left[1, 1]) if n > 1 else 0.0
+
+
+def load(path: Path) -> list[Trace]:
+    """Read traces written by `save`."""
+    with np.load(path) as data:
+        names, kinds = data["names"].tolist(), data["kinds"].tolist()
+        prompts = np.split(data["prompt"], np.cumsum(data["prompt_sizes"])[:-1])
+        bounds = np.cumsum(data["sizes"])[:-1]
+        tokens, agree = np.split(data["tokens"], bounds), np.split(data["agree"], bounds)
+        confidence = np.split(data["confidence"].astype(np.float64) / CONFIDENCE_STEPS, bounds)
+        return [
+            Trace(name, kind, float(temperature), p.tolist(), t.tolist(), a, c)
+            for name, kind, temperature, p, t, a, c in zip(
+                names, kinds, data["temperatures"], prompts, tokens, agree, confidence, strict=True
+            )
+        ]
+
+
+CONFIDENCE_STEPS = 10_000
+"""Confidence is stored in steps of 1e-4: it matters near 1."""
+
+
+def save(path: Path, traces: Sequence[Trace]) -> None:
+    """Write traces as one compressed .npz of plain arrays."""
+    np.savez_compressed(
+        path,
+        names=np.array([t.name for t in traces]),
+        kinds=np.array([t.kind for t in traces]),
+        temperatures=np.array([t.temperature for t in traces]),
+        prompt_sizes=np.array([len(t.prompt) for t in traces]),
+        sizes=np.array([len(t) for t in traces]),
+        prompt=np.concatenate([np.array(t.prompt, dtype=np.int32) for t in traces]),
+        tokens=np.concatenate([np.array(t.tokens, dtype=np.int32) for t in traces]),
+        agree=np.concatenate([t.agree for t in traces]),
+        confidence=np.concatenate(
+            [np.round(t.confidence * CONFIDENCE_STEPS).astype(np.uint16) for t in traces]
+        ),
+    )
