@@ -48,6 +48,8 @@ class Sampling(BaseModel):
     """Key of all randomness; None lets the program draw one and report it. 0 is a seed like any other."""
     max_tokens: int | None = Field(default=None, ge=0)
     """Most tokens of the answer; None goes on to an end or to the end of the context."""
+    stop: tuple[str, ...] = ()
+    """Texts that end the answer and are not part of it; where several match, the one that starts first."""
 
     @field_validator("logit_bias")
     @classmethod

@@ -59,6 +59,7 @@ class Transform:
         assert all(0 <= token < n_vocab for token in end_ids)
         self.sampling = sampling
         self.n_vocab = n_vocab
+        self.end_ids = end_ids
         beyond = [token for token in sampling.logit_bias if token >= n_vocab]
         if beyond:
             raise UsageError(

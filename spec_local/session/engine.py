@@ -16,7 +16,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Sequence as Many
+from collections.abc import Generator, Iterator, Sequence as Many
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -156,7 +156,7 @@ class Engine:
             slot=slot,
             tokens=tokens,
             transform=Transform(sampling, self._target.n_vocab, ends, len(tokens)),
-            draft_transform=Transform(sampling, shared, ends, len(tokens)),
+            draft_transform=_draft_transform(sampling, shared, ends, len(tokens)),
             noise=Noise(seed),
             rule=RULES[self.options.acceptance],
             n_ctx=self.n_ctx,
@@ -336,6 +336,13 @@ class Engine:
         return "on", (rounds[-1].reason if rounds else "nothing was generated") + (f" ({given_up})" if given_up else "")
 
 
+def _draft_transform(sampling: Sampling, shared: int, ends: frozenset[int], prompt_length: int) -> Transform:
+    """The same transform over the vocabulary both models share; what lies beyond it cannot be drafted."""
+    bias = {token: value for token, value in sampling.logit_bias.items() if token < shared}
+    ends = frozenset(token for token in ends if token < shared)
+    return Transform(sampling.model_copy(update={"logit_bias": bias}), shared, ends, prompt_length)
+
+
 class Stream:
     """An answer on its way: iterate for pieces, then read `result`. Closing it early cancels the rest."""
 
@@ -363,7 +370,7 @@ class Stream:
     def __iter__(self) -> Iterator[Piece]:
         return self._pieces
 
-    def _play(self, on_prefill: Progress | None) -> Iterator[Piece]:
+    def _play(self, on_prefill: Progress | None) -> Generator[Piece, None, None]:
         engine, generation = self._engine, self._generation
         with engine.using():
             if not generation.finished:

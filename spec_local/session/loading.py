@@ -52,10 +52,9 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
 
     started = time.perf_counter()
     with ExitStack() as undo:
-        resolved = manifest.resolve_pair(options.target, options.draft, options.pair)
-        target_file, draft_file, notices = resolved.target, resolved.draft, list(resolved.notices)
+        target_file, draft_file, notices = manifest.resolve_pair(options.target, options.draft, options.pair)
         target_header = manifest.read_header(target_file.path)
-        off = resolved.draft_off
+        off = notices[-1] if draft_file is None and notices else ""
         if draft_file is not None:
             try:
                 manifest.require_pair(target_header, manifest.read_header(draft_file.path))

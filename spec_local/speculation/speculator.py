@@ -195,7 +195,8 @@ class Speculator:
         return drafts, made, self._clock() - started
 
     def _request(self, s: Sequence, limit: int, more: Callable[[list[float]], bool]) -> DraftRequest:
-        return DraftRequest(s.slot, s.tokens, limit, s.draft_transform, s.noise, s.rule, more)
+        noise = s.noise.for_round(len(s.tokens))
+        return DraftRequest(s.slot, s.tokens, limit, s.draft_transform, noise, s.rule, more)
 
     def _accept(self, s: Sequence, draft: Draft, logits: Logits) -> tuple[int, int, int]:
         """Apply the rule to float32 [1 + γ, n_vocab] logits; returns (accepted, tested, emitted)."""
@@ -207,7 +208,7 @@ class Speculator:
             return s.transform.row(logits[i], history, position + i)
 
         try:
-            verdict = s.rule.verify(draft.tokens, draft.rows, target_row, s.noise, position)
+            verdict = s.rule.verify(draft.tokens, draft.rows, target_row, s.noise.for_round(position), position)
         except SpecLocalError as error:
             s.finish, s.error = "error", error
             return 0, 0, 0
