@@ -8,9 +8,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spec_local.models_manifest.catalogue import load_catalogue
+    from spec_local.models_manifest.catalogue import (
+        Catalogue,
+        ModelEntry,
+        Pair,
+        add_entry,
+        load_catalogue,
+        remove_entry,
+        user_catalogue_path,
+    )
     from spec_local.models_manifest.download import pull
     from spec_local.models_manifest.found import find_files
+    from spec_local.models_manifest.gguf_header import Header, read_header
+    from spec_local.models_manifest.pair_check import PairReport, check_pair, require_pair
+    from spec_local.models_manifest.recommended import recommended_sampling
     from spec_local.models_manifest.resolve import (
         ListedModel,
         NotPulledError,
@@ -19,29 +30,56 @@ if TYPE_CHECKING:
         resolve_model,
         resolve_pair,
     )
+    from spec_local.models_manifest.store import requantised_path
 
 _LAZY = {
+    "Catalogue": "catalogue",
+    "Header": "gguf_header",
     "ListedModel": "resolve",
+    "ModelEntry": "catalogue",
     "NotPulledError": "resolve",
+    "Pair": "catalogue",
+    "PairReport": "pair_check",
     "ResolvedModel": "resolve",
+    "add_entry": "catalogue",
+    "check_pair": "pair_check",
     "find_files": "found",
     "list_models": "resolve",
     "load_catalogue": "catalogue",
     "pull": "download",
+    "read_header": "gguf_header",
+    "recommended_sampling": "recommended",
+    "remove_entry": "catalogue",
+    "requantised_path": "store",
+    "require_pair": "pair_check",
     "resolve_model": "resolve",
     "resolve_pair": "resolve",
+    "user_catalogue_path": "catalogue",
 }
 
 __all__ = [
+    "Catalogue",
+    "Header",
     "ListedModel",
+    "ModelEntry",
     "NotPulledError",
+    "Pair",
+    "PairReport",
     "ResolvedModel",
+    "add_entry",
+    "check_pair",
     "find_files",
     "list_models",
     "load_catalogue",
     "pull",
+    "read_header",
+    "recommended_sampling",
+    "remove_entry",
+    "requantised_path",
+    "require_pair",
     "resolve_model",
     "resolve_pair",
+    "user_catalogue_path",
 ]
 
 
