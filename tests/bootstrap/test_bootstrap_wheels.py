@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import threading
 import time
 import zipfile
@@ -15,6 +16,8 @@ from bootstrapping import wheels
 from bootstrapping.console import Console
 from bootstrapping.failures import SetupError
 from bootstrapping.recipe import Recipe
+
+from spec_local import paths
 
 NAME = "llama_cpp_python-0.3.36-py3-none-linux_x86_64.whl"
 RECIPE = Recipe(
@@ -140,9 +143,16 @@ def test_a_full_disk_is_told_with_numbers(tmp_path: Path):
         ("linux", {}, "/home/a/.cache/spec-local"),
         ("linux", {"XDG_CACHE_HOME": "/big/cache"}, "/big/cache/spec-local"),
         ("darwin", {}, "/home/a/Library/Caches/spec-local"),
+        ("linux", {"SPEC_LOCAL_HOME": "/mine", "XDG_CACHE_HOME": "/big"}, "/mine/cache"),
         ("win32", {}, "/home/a/AppData/Local/spec-local/Cache"),
         ("win32", {"LOCALAPPDATA": "/d"}, "/d/spec-local/Cache"),
     ],
 )
 def test_cache_folder(platform: str, environment: dict[str, str], expected: str):
     assert wheels.cache_folder(environment, platform, Path("/home/a")).as_posix() == expected
+
+
+@pytest.mark.parametrize("home", ["", "somewhere"])
+def test_cache_folder_is_the_products_own(home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SPEC_LOCAL_HOME", str(tmp_path / home) if home else "")
+    assert wheels.cache_folder(os.environ) == paths.cache_folder()
