@@ -47,13 +47,13 @@ class Console:
 
     Args:
         log: The file that takes the tools' own output.
-        stream: Where to write; a terminal gets a line that changes, anything else whole lines.
+        stream: Where to write, standard error unless given; on a terminal the line of a step changes as it goes.
     """
 
-    def __init__(self, log: Path, stream: TextIO = sys.stderr) -> None:
+    def __init__(self, log: Path, stream: TextIO | None = None) -> None:
         self.log = log
-        self.stream = stream
-        self.live = stream.isatty()
+        self.stream = stream or sys.stderr
+        self.live = self.stream.isatty()
 
     def say(self, text: str) -> None:
         """Write one whole line."""
@@ -143,11 +143,12 @@ def end(child: subprocess.Popen[bytes]) -> None:
         child.wait()
 
 
-def report(error: SetupError, log: Path, stream: TextIO = sys.stderr) -> None:
-    """Tell a failure: the tool's last words, then the sentence, the hint and where the rest is."""
+def report(error: SetupError, console: Console) -> None:
+    """Tell a failure: the tool's last words and where the rest is, then the sentence and the hint."""
     if error.excerpt:
-        stream.write("".join(f"    {line}\n" for line in error.excerpt.splitlines()))
-        stream.write(f"(the whole log: {log})\n")
-    stream.write(f"{error.message}\n")
+        for line in error.excerpt.splitlines():
+            console.say(f"    {line}")
+        console.say(f"(the whole log: {console.log})")
+    console.say(error.message)
     if error.hint:
-        stream.write(f"{error.hint}\n")
+        console.say(error.hint)
