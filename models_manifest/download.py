@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from spec_local.errors import DownloadError
 from spec_local.models_manifest import hub, package_parts
 from spec_local.models_manifest.catalogue import (
     Catalogue,
@@ -19,10 +18,11 @@ from spec_local.models_manifest.catalogue import (
     Variant,
     load_catalogue,
 )
-from spec_local.models_manifest.http_range import Remote
-from spec_local.models_manifest.http_range import fetch as fetch_http
+from spec_local.models_manifest.http_range import Remote, fetch as fetch_http
 from spec_local.models_manifest.part_file import PartFile, SourceError, disk_errors
 from spec_local.models_manifest.store import is_whole, present, stored_paths
+
+from spec_local.errors import DownloadError
 
 Progress = Callable[[int, int, str], None]
 """`progress(done_bytes, total_bytes, what)`, called from the pulling thread a few times a second; total is 0 while

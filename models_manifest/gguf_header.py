@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from spec_local.errors import ModelError
 from spec_local.models_manifest.gguf_format import Array, Container, Tensor, read_container
 from spec_local.models_manifest.splits import split_files
+
+from spec_local.errors import ModelError
 
 _MAX_LAYERS = 4096
 

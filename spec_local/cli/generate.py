@@ -44,7 +44,7 @@ def run(arguments: Any) -> int:
     settings = resolve(vars(arguments))
     prompt = read_prompt(arguments)
     # Checked before a model is loaded: a typing error should not cost a minute.
-    from spec_local.cli.interrupt import InThread, Interrupt
+    from spec_local.cli.interrupt import Interrupt, InThread
     from spec_local.cli.loading import engine_options, load_engine, sampling
 
     engine_options(settings)

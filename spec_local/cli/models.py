@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: Any) -> int:
     """Carry out one action."""
     if arguments.action == "pull":
-        from spec_local.cli.interrupt import InThread, Interrupt
+        from spec_local.cli.interrupt import Interrupt, InThread
         from spec_local.cli.loading import pull_model
 
         with Interrupt() as interrupt:

@@ -93,7 +93,9 @@ _CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 
 OPTIONS: tuple[Option, ...] = (
     Option("target", "models", str, "target model", ("-m", "--target"), "NAME|PATH", default="the pair's target"),
-    Option("draft", "models", str, "draft: a model, auto, text or none", ("-d", "--draft"), "NAME|PATH", default="auto"),
+    Option(
+        "draft", "models", str, "draft: a model, auto, text or none", ("-d", "--draft"), "NAME|PATH", default="auto"
+    ),
     Option("pair", "models", str, "catalogue pair of target and draft", metavar="NAME"),
     Option("allow_plain", "models", _flag, "go on without a draft model that cannot be used", default="off"),
     Option("chat_template", "models", str, "Jinja file used instead of the model's template", metavar="PATH"),
@@ -238,7 +240,9 @@ def _read_one(option: Option, raw: Any, label: str) -> Any:
         value = option.parse(str(raw))
     except ValueError:
         wanted = {int: "a whole number", float: "a number", _bias: "TOKEN=BIAS, two numbers", _flag: "on or off"}
-        raise UsageError(f"{label} cannot be {str(raw)!r}: it takes {wanted.get(option.parse, option.metavar)}.") from None
+        raise UsageError(
+            f"{label} cannot be {str(raw)!r}: it takes {wanted.get(option.parse, option.metavar)}."
+        ) from None
     if option.choices and value not in option.choices:
         raise UsageError(f"{label} cannot be {value!r}.", f"Choose one of {', '.join(option.choices)}.")
     return value

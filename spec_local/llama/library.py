@@ -13,6 +13,7 @@ from spec_local.errors import BackendError
 
 _LOG_LINES = 200
 _WARN, _ERROR, _CONTINUE = 3, 4, 5
+_callbacks: list[Any] = []  # ctypes callbacks must outlive every call into the library
 _log: deque[tuple[int, str]] = deque(maxlen=_LOG_LINES)
 _verbose = False
 
@@ -69,9 +70,8 @@ def llama() -> ModuleType:
             f"llama.cpp's library does not load here: {error}.",
             "Run `python3 scripts/bootstrap.py --rebuild`; the installed build is for another machine.",
         ) from error
-    # The callback object must outlive every call into the library, so it is kept on the module.
-    module.spec_local_log_callback = module.llama_log_callback(_on_log)
-    module.llama_log_set(module.spec_local_log_callback, ctypes.c_void_p(0))
+    _callbacks.append(module.llama_log_callback(_on_log))
+    module.llama_log_set(_callbacks[-1], ctypes.c_void_p(0))
     module.llama_backend_init()
     return module
 

@@ -45,7 +45,9 @@ class Vocabulary:
             tokens = (ctypes.c_int32 * room)()
             count = self._lib.llama_tokenize(self._handle, data, len(data), tokens, room, add_special, parse_special)
         if count < 0:
-            raise ModelError("This model's tokenizer cannot take the text.", "Check the file with `spec-local models show`.")
+            raise ModelError(
+                "This model's tokenizer cannot take the text.", "Check the file with `spec-local models show`."
+            )
         # A template that already wrote the begin-of-text token must not get a second one.
         start = 1 if count > 1 and add_special and tokens[0] == tokens[1] == self.bos else 0
         return list(tokens[start:count])

@@ -238,7 +238,7 @@ class Engine:
 
     def complete(self, sampling: Sampling) -> tuple[Sampling, dict[str, str]]:
         """Fill fields that were not set from the model's recommendation; returns where each value came from."""
-        origins = {name: "request" for name in sampling.model_fields_set}
+        origins = dict.fromkeys(sampling.model_fields_set, "request")
         update: dict[str, object] = {}
         for name, (value, origin) in self._loaded.recommended.items():
             if name not in origins and name in Sampling.model_fields:
@@ -281,7 +281,9 @@ class Engine:
     def __enter__(self) -> Engine:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     # -- making ----------------------------------------------------------------------------------------------------
@@ -322,7 +324,10 @@ class Engine:
                     source, name = Path(origin).expanduser().read_text(encoding="utf-8"), origin
                 except (OSError, UnicodeError) as error:
                     raise TemplateError(f"The chat template {origin} cannot be read: {error}.") from error
-            bos, eos = (self.vocabulary.text([i], special=True) if i >= 0 else "" for i in (self.vocabulary.bos, self.vocabulary.eos))
+            bos, eos = (
+                self.vocabulary.text([i], special=True) if i >= 0 else ""
+                for i in (self.vocabulary.bos, self.vocabulary.eos)
+            )
             self._chat_template = ChatTemplate(source, bos, eos, name)
         return self._chat_template
 

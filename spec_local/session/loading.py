@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +28,7 @@ class Loaded:
     draft_name: str | None
     draft_off: str
     """Why there is no draft model; empty where there is one."""
-    recommended: dict[str, tuple[object, str]]
+    recommended: Mapping[str, tuple[object, str]]
     """Sampling values the model's maker recommends: name → (value, origin)."""
     load_s: float
     notices: list[str] = field(default_factory=list)
@@ -62,7 +62,8 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
                 draft_file, off = None, _go_on_without(error, options, notices)
 
         target = _open(target_file.path, _target_offload(options), _target_context(options), "target", progress)
-        undo.callback(lambda: (target.close(), target.model.close()))
+        undo.callback(target.model.close)
+        undo.callback(target.close)
         draft: Context | None = None
         if draft_file is not None:
             try:
@@ -104,9 +105,7 @@ def _go_on_without(error: ModelError | BackendError, options: EngineOptions, not
     return error.message
 
 
-def _open(
-    path: Path, offload: Offload, options: ContextOptions, role: str, progress: LoadProgress | None
-) -> Context:
+def _open(path: Path, offload: Offload, options: ContextOptions, role: str, progress: LoadProgress | None) -> Context:
     report = None if progress is None else lambda fraction: progress(f"{role} {path.name}", fraction)
     model = Model(path, offload, report)
     try:

@@ -67,7 +67,16 @@ class Result:
     def as_dict(self) -> dict[str, Any]:
         """The JSON object of the command line, plain types only."""
         figures = self.statistics.as_dict()
-        keep = ("sources", "rounds", "drafted", "tested", "accepted", "skipped", "acceptance_rate", "tokens_per_pass")
+        keep: tuple[str, ...] = (
+            "sources",
+            "rounds",
+            "drafted",
+            "tested",
+            "accepted",
+            "skipped",
+            "acceptance_rate",
+            "tokens_per_pass",
+        )
         keep += ("per_position", "plain_tokens_per_s_estimate", "speedup_estimate")
         return {
             "text": self.text,

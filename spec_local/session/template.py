@@ -108,7 +108,15 @@ class ChatTemplate:
             )
         except _Refused:
             raise
-        except (JinjaError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
+        except (
+            JinjaError,
+            TypeError,
+            ValueError,
+            ArithmeticError,
+            LookupError,
+            AttributeError,
+            RecursionError,
+        ) as error:
             raise TemplateError(
                 f"The chat template of {self._origin} fails: {error}.",
                 "Supply another one with --chat-template FILE, or use --raw.",

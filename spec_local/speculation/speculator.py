@@ -110,7 +110,8 @@ class Speculator:
 
         # Verify. One pass; row 0 of a sequence follows its last token, row i follows x_i.
         chunks = [
-            Chunk(s.slot, [s.tokens[-1], *draft.tokens], 1 + len(draft)) for s, draft in zip(active, drafts, strict=True)
+            Chunk(s.slot, [s.tokens[-1], *draft.tokens], 1 + len(draft))
+            for s, draft in zip(active, drafts, strict=True)
         ]
         before_verify = self._clock()
         logits = self.target.decode(chunks)
