@@ -57,7 +57,7 @@ def save(profile: CostProfile, path: os.PathLike[str]) -> None:
 def measure(
     context: Context, rows: list[int], repeats: int = 2, clock: Callable[[], float] = time.perf_counter
 ) -> dict[int, float]:
-    """Seconds of one pass by number of rows, the best of `repeats`, with `_CONTEXT` tokens cached. Leaves slot 0 empty."""
+    """Seconds of a pass by rows, the best of `repeats`, with `_CONTEXT` tokens cached. Leaves slot 0 empty."""
     filled = min(_CONTEXT, max(1, context.n_ctx - max(rows)))
     limit = min(context.options.max_rows, context.n_ctx - filled)
     context.trim(0, 0)
