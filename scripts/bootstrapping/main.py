@@ -97,6 +97,8 @@ def launch(start: Start) -> int:
     """Become the program; on Windows, which knows no exec, run it and pass its status on."""
     if start.folder:
         os.chdir(start.folder)
+    # Who sets everything up with one command wants an answer, not a question about the model's download.
+    os.environ.setdefault("SPEC_LOCAL_PULL", "always")
     sys.stderr.flush()
     if sys.platform != "win32":
         os.execv(start.command[0], start.command)
