@@ -261,7 +261,5 @@ def save(path: Path, traces: Sequence[Trace]) -> None:
         prompt=np.concatenate([np.array(t.prompt, dtype=np.int32) for t in traces]),
         tokens=np.concatenate([np.array(t.tokens, dtype=np.int32) for t in traces]),
         agree=np.concatenate([t.agree for t in traces]),
-        confidence=np.concatenate(
-            [np.round(t.confidence * CONFIDENCE_STEPS).astype(np.uint16) for t in traces]
-        ),
+        confidence=np.concatenate([np.round(t.confidence * CONFIDENCE_STEPS).astype(np.uint16) for t in traces]),
     )
