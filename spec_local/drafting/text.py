@@ -123,7 +123,8 @@ class TextFollower:
 
     def cut(self, length: int) -> None:
         self.index.cut(length)
-        self.source, self.run, self.missed = -1, 0, 0
+        self.source, self.run = self.index.match()
+        self.missed = 0
 
     def propose(self, limit: int) -> tuple[list[int], int]:
         """Up to `limit` tokens that would follow if the text went on as the source does, and the match behind them."""

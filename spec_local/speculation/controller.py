@@ -16,7 +16,7 @@ one-hot. A plan of zero tokens is an ordinary decision.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from spec_local.drafting.draft import NO_SOURCE, Draft
@@ -39,11 +39,10 @@ class Offer:
 class Pace:
     """What a controller remembers of one sequence. Made by `Controller.enter`, belongs to the controller."""
 
-    rounds: int = 0
-    tokens_per_s: float = 0.0
-    """Achieved speed (running mean); 0.0 before the first round."""
-    acceptance: dict[str, float] = field(default_factory=dict)
-    """Running mean acceptance by source."""
+    level: float = 0.0
+    """How much better than usual the draft model does on this text, in log-odds of acceptance."""
+    text_level: float = 0.0
+    """The same for drafts from the text."""
     idle: int = 0
     """Tokens emitted since the draft model was last tried."""
     probe_after: int = 16
@@ -78,6 +77,8 @@ class Plan:
     """Rows of the other sequences in the same target pass, as planned."""
     sequences: int = 1
     """Sequences in the round."""
+    probe: bool = False
+    """Made to learn, against the present estimate."""
 
 
 @dataclass(frozen=True, slots=True)

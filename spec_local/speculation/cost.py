@@ -11,16 +11,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 CLAMP = 0.25
 """Largest relative innovation one sample may bring."""
-SMOOTHING = 0.1
-"""Weight of one sample in the running mean of the rows it measured."""
-SCALE_SMOOTHING = 0.1
+SCALE_WEIGHT = 0.1
 """Weight of one sample in the running scale of a whole curve (context length, clock, other load)."""
+SHAPE_WEIGHT = 0.03
+"""Weight of one sample in the shape at the rows it measured: slower, since what slows one width mostly slows all."""
 ROWS = 64
-"""Curves are tabulated for 1..ROWS rows and extrapolated by their last slope beyond."""
+"""Curves are tabulated for 1..ROWS rows, and go on with their last slope beyond."""
+STALE_SCALE, STALE_SHAPE = 1.6, 1.35
+"""Factors by which rounds may disagree with the measurement before it should be made again."""
 
 
 class Curve:
@@ -34,7 +35,7 @@ class Curve:
     def __init__(self, points: Mapping[int, float]) -> None:
         self.points = {int(n): float(s) for n, s in sorted(points.items())}
         assert self.points and all(n >= 1 and s > 0 for n, s in self.points.items())
-        self._table: npt.NDArray[np.float64] = _tabulate(self.points)
+        self._table = _tabulate(self.points)  # [ROWS + 1] seconds at scale 1
         self._scales: dict[int, float] = {}
 
     def seconds(self, rows: int, context: int = 0) -> float:
@@ -43,24 +44,36 @@ class Curve:
             return 0.0
         scale = self._scale(context)
         if rows <= ROWS:
-            return float(self._table[rows]) * scale
+            return self._table[rows] * scale
         slope = (self._table[ROWS] - self._table[ROWS // 2]) / (ROWS - ROWS // 2)
-        return float(self._table[ROWS] + slope * (rows - ROWS)) * scale
+        return (self._table[ROWS] + slope * (rows - ROWS)) * scale
 
     def table(self, context: int = 0) -> list[float]:
         """Seconds for 0..ROWS rows."""
-        return [float(s) for s in self._table * self._scale(context)]
+        scale = self._scale(context)
+        return [seconds * scale for seconds in self._table]
 
     def update(self, rows: int, seconds: float, context: int = 0) -> None:
         """Take in one measured pass."""
         if rows < 1 or seconds <= 0:
             return
-        expected = self.seconds(rows, context)
-        ratio = min(max(seconds / expected, 1 - CLAMP), 1 + CLAMP)
-        bucket = context.bit_length()
-        self._scales[bucket] = self._scale(context) * (1 + SCALE_SMOOTHING * (ratio - 1))
-        if rows <= ROWS and rows != 1:
-            self._table[rows] *= 1 + SMOOTHING * (ratio - 1)
+        innovation = self.scale_by(seconds / self.seconds(rows, context), context)
+        if 1 < rows <= ROWS:
+            self._table[rows] *= 1 + SHAPE_WEIGHT * innovation
+
+    def scale_by(self, ratio: float, context: int = 0) -> float:
+        """Take in that passes took `ratio` times what the curve says; returns the clamped innovation."""
+        innovation = min(max(ratio - 1, -CLAMP), CLAMP)
+        self._scales[context.bit_length()] = self._scale(context) * (1 + SCALE_WEIGHT * innovation)
+        return innovation
+
+    @property
+    def stale(self) -> bool:
+        """Whether rounds have come to disagree with the measured points so much that they no longer describe this
+        machine: another clock or load at short contexts, or another shape."""
+        scale = self._scales[min(self._scales)] if self._scales else 1.0
+        shape = [self._table[n] / s for n, s in self.points.items() if n <= ROWS]
+        return not (1 / STALE_SCALE < scale < STALE_SCALE and max(shape) < STALE_SHAPE and min(shape) > 1 / STALE_SHAPE)
 
     def _scale(self, context: int) -> float:
         if not self._scales:
@@ -71,7 +84,7 @@ class Curve:
         return self._scales[bucket]
 
 
-def _tabulate(points: dict[int, float]) -> npt.NDArray[np.float64]:
+def _tabulate(points: dict[int, float]) -> list[float]:
     rows = np.fromiter(points, dtype=np.float64)
     seconds = np.fromiter(points.values(), dtype=np.float64)
     slope = (seconds[-1] - seconds[0]) / (rows[-1] - rows[0]) if len(rows) > 1 else 0.6 * seconds[0]
@@ -80,7 +93,7 @@ def _tabulate(points: dict[int, float]) -> npt.NDArray[np.float64]:
     beyond = at > rows[-1]
     table[beyond] = seconds[-1] + slope * (at[beyond] - rows[-1])
     table[0] = 0.0
-    return table
+    return [float(seconds) for seconds in table]
 
 
 @dataclass(slots=True)
@@ -92,6 +105,11 @@ class CostProfile:
     """None where there is no draft model."""
     identity: dict[str, str] = field(default_factory=dict)
     """What the profile belongs to (machine, build, files); compared by whoever loads it."""
+
+    @property
+    def stale(self) -> bool:
+        """Whether it should be measured again; see `Curve.stale`."""
+        return self.target.stale or (self.draft is not None and self.draft.stale)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types; the measured points only, not what rounds taught since."""
