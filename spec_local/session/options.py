@@ -87,5 +87,5 @@ def engine_options(**values: object) -> EngineOptions:
 def first_problem(error: ValidationError) -> str:
     """The first failure of a pydantic validation as one sentence."""
     problem = error.errors()[0]
-    where = ".".join(str(part) for part in problem["loc"]) or "the value"
+    where = str(problem["loc"][0]) if problem["loc"] else "the value"
     return f"{where} cannot be {problem['input']!r}: {problem['msg'][:1].lower()}{problem['msg'][1:]}."
