@@ -49,9 +49,6 @@ class Purpose(IntEnum):
     """Ratio rules: the drafted token."""
 
 
-_PER_ROUND = frozenset({Purpose.ACCEPT, Purpose.DRAFT})
-
-
 class Chance(Protocol):
     """What an acceptance rule asks of randomness. `Noise` answers by seed; an exact test answers by enumeration."""
 
@@ -97,22 +94,16 @@ class Noise:
 
     Args:
         seed: Any integer; taken modulo 2⁶⁴.
-        start: See `for_round`.
     """
 
-    __slots__ = ("_bases", "_start", "seed")
+    __slots__ = ("_keys", "_start", "_unbound", "seed")
 
-    def __init__(self, seed: int, start: int | None = None) -> None:
+    def __init__(self, seed: int) -> None:
         self.seed = seed
-        self._start = start
+        self._start: int | None = None
         root = _mix(seed + _GOLDEN)
-        bases = []
-        for purpose in Purpose:
-            base = _mix(root + (purpose + 1) * _GOLDEN)
-            if start is not None and purpose in _PER_ROUND:
-                base = _mix(base ^ _mix((start + 1) * _GOLDEN))
-            bases.append(base)
-        self._bases = tuple(bases)
+        self._unbound = [_mix(root + (purpose + 1) * _GOLDEN) for purpose in Purpose]  # by purpose, without a round
+        self._keys = self._unbound
 
     @property
     def start(self) -> int | None:
@@ -121,7 +112,13 @@ class Noise:
 
     def for_round(self, start: int) -> Noise:
         """The same noise bound to the round whose first drafted token has absolute position `start`."""
-        return self if start == self._start else Noise(self.seed, start)
+        bound = Noise.__new__(Noise)
+        bound.seed, bound._start, bound._unbound = self.seed, start, self._unbound
+        bound._keys = list(self._unbound)
+        tweak = _mix((start + 1) * _GOLDEN)
+        for purpose in (Purpose.ACCEPT, Purpose.DRAFT):
+            bound._keys[purpose] = _mix(bound._keys[purpose] ^ tweak)
+        return bound
 
     def uniform(self, purpose: Purpose, position: int) -> float:
         """One number in (0, 1), never an end point, of resolution 2⁻⁵²; it shares nothing with any token's noise."""
@@ -195,7 +192,7 @@ class Noise:
         return np.flatnonzero(flags)
 
     def _key(self, purpose: Purpose, position: int) -> int:
-        return _mix(self._bases[purpose] + (position + 1) * _GOLDEN)
+        return _mix(self._keys[purpose] + (position + 1) * _GOLDEN)
 
     @staticmethod
     def _hash(key: int, bits: npt.NDArray[np.uint64], spare: npt.NDArray[np.uint64]) -> None:
