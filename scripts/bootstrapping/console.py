@@ -16,6 +16,7 @@ from typing import Protocol, TextIO
 from bootstrapping.failures import SetupError, diagnose
 
 TICK_S = 0.2
+PATIENCE_S = 5.0
 QUIET_TICK_S = 60.0  # without a terminal, a sign of life this often
 COUNT = re.compile(r"^\s*\[\s*(\d+/\d+|\d+%)\]", re.MULTILINE)  # of Ninja and Make
 
@@ -131,16 +132,24 @@ class Console:
 
 
 def end(child: subprocess.Popen[bytes]) -> None:
-    """End a child and everything that it started, and wait for it."""
-    try:
-        if sys.platform == "win32":
-            child.terminate()
-        else:
-            os.killpg(child.pid, signal.SIGTERM)
-        child.wait(10)
-    except (OSError, subprocess.TimeoutExpired):
-        child.kill()
+    """End a child and everything that it started, and wait for it.
+
+    It is asked as Ctrl-C asks, so that pip takes back what it has half installed, and told only if it does not listen.
+    """
+    if sys.platform == "win32":
+        child.terminate()
         child.wait()
+        return
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(child.pid, number)
+            child.wait(PATIENCE_S)
+            return
+        except subprocess.TimeoutExpired:
+            continue
+        except ProcessLookupError:
+            child.wait()
+            return
 
 
 def report(error: SetupError, console: Console) -> None:

@@ -61,7 +61,7 @@ CAUSES: list[tuple[str, tuple[str, str]]] = [
     (
         r"NewConnectionError|Temporary failure in name resolution|getaddrinfo failed|nodename nor servname"
         r"|Network is unreachable|No route to host|ConnectTimeout|ReadTimeout|Read timed out|ConnectionResetError"
-        r"|ProxyError|Connection refused|Max retries exceeded",
+        r"|ProxyError|Connection refused|Max retries exceeded|from versions: none",
         NO_NETWORK,
     ),
     (
@@ -82,6 +82,13 @@ CAUSES: list[tuple[str, tuple[str, str]]] = [
     (
         r"No CMAKE_C(XX)?_COMPILER|CMAKE_C(XX)?_COMPILER not set|not find any instance of Visual Studio",
         NO_COMPILER,
+    ),
+    (
+        r"no RECORD file was found|uninstall-no-record-file",
+        (
+            "The virtual environment is damaged: something was interrupted while it was being installed.",
+            "Delete the folder .venv and run the same command again; what was built is kept.",
+        ),
     ),
     (r"ensurepip is not available|No module named '?(ensurepip|venv)", NO_VENV),
     (

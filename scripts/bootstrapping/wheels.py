@@ -26,7 +26,7 @@ CUDA_BUILD_BYTES = 5_000_000_000
 
 
 def cache_folder(environment: Mapping[str, str], platform: str = sys.platform, home: Path | None = None) -> Path:
-    """Where spec-local keeps its cache on this system; the same as `spec_local.paths` says, which is not installed yet."""
+    """Where spec-local keeps its cache on this system; the folder that `spec_local.paths` names."""
     if environment.get("SPEC_LOCAL_HOME"):
         return Path(environment["SPEC_LOCAL_HOME"]).expanduser().absolute() / "cache"
     home = home or Path.home()

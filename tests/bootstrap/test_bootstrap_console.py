@@ -70,10 +70,13 @@ def test_a_command_that_is_not_there(tmp_path: Path):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="process groups are POSIX")
-def test_an_interrupted_step_ends_with_all_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("deaf", [False, True])
+def test_an_interrupted_step_ends_with_all_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaf: bool):
+    monkeypatch.setattr(console, "PATIENCE_S", 0.3)
     marker = tmp_path / "grandchild"
+    ignore = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); " if deaf else ""
     inner = f"import os, time; open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
-    outer = f"import subprocess, sys; subprocess.call([sys.executable, '-c', {inner!r}])"
+    outer = f"{ignore}import subprocess, sys; subprocess.call([sys.executable, '-c', {inner!r}])"
 
     def interrupted(self, child, title, begin):
         while not (marker.exists() and marker.read_text()):

@@ -108,10 +108,16 @@ class Recorder:
 
 def test_an_environment_is_made_once(tmp_path: Path):
     run = Recorder()
-    Environment(tmp_path / ".venv").make(run)
+    Environment(tmp_path / ".venv").make(run, lambda *_: (0, "pip 24.0"))
     assert run.commands == [[sys.executable, "-I", "-m", "venv", "--clear", str(tmp_path / ".venv")]]
-    made(tmp_path / ".venv").make(run)
+    made(tmp_path / ".venv").make(run, lambda *_: (0, "pip 24.0"))
     assert len(run.commands) == 1
+
+
+def test_an_environment_that_was_interrupted_before_it_had_a_pip_is_made_anew(tmp_path: Path):
+    run = Recorder()
+    made(tmp_path / ".venv").make(run, lambda *_: (1, "No module named pip"))
+    assert "--clear" in run.commands[0]
 
 
 def test_without_ensurepip_there_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

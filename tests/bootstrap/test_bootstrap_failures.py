@@ -32,6 +32,10 @@ LOGS = {
         "cannot be reached",
     ),
     "certificate": ("SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED]'))", "certificate"),
+    "nothing at all": (
+        "ERROR: Could not find a version that satisfies the requirement setuptools>=77 (from versions: none)",
+        "cannot be reached",
+    ),
     "mirror": ("ERROR: No matching distribution found for textual>=8.2.6", "not on the package index"),
     "cuda": ("nvcc fatal   : Unsupported gpu architecture 'compute_120'\nninja: build stopped", "CUDA build"),
     "no compiler": ("CMake Error: No CMAKE_CXX_COMPILER could be found.", "no working C++ compiler"),
@@ -42,6 +46,10 @@ LOGS = {
     "no venv": (
         "The virtual environment was not created successfully because ensurepip is not available.",
         "virtual environments",
+    ),
+    "damaged": (
+        "error: uninstall-no-record-file\n\n× Cannot uninstall llama_cpp_python 0.3.36",
+        "environment is damaged",
     ),
     "rights": ("PermissionError: [Errno 13] Permission denied: '/opt/x/.venv'", "cannot be written"),
     "compile": (

@@ -35,7 +35,8 @@ class Steps(Console):
             raise SetupError("It failed.", "Hint.", "excerpt")
         if "venv" in command:
             self.environment.binaries.mkdir(parents=True)
-            self.environment.python.write_text("")
+            self.environment.python.write_text("#!/bin/sh\n")  # whatever it is asked, it answers well
+            self.environment.python.chmod(0o755)
             (self.environment.root / "pyvenv.cfg").write_text("version = 3.11.7\n")
 
 
