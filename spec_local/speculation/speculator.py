@@ -155,6 +155,7 @@ class Speculator:
                 continue
             drafts = self._ask(source, [self._request(s, room, lambda _: True) for s, room, _ in open_to])
             for (_, _, offer), draft in zip(open_to, drafts, strict=True):
+                assert draft.rows is None, "a plan may cut what it has seen only where it is one-hot"
                 if draft.tokens:
                     offer[source] = Offer(len(draft), draft)
         return offers, self._clock() - started
@@ -165,7 +166,7 @@ class Speculator:
         drafts: list[Draft] = []
         for plan in plans:
             offer = plan.seat.offers.get(plan.source)
-            drafts.append(offer.draft if offer and offer.draft else no_draft())
+            drafts.append(offer.draft.cut(plan.limit) if offer and offer.draft else no_draft())
         for source in {plan.source for plan in plans if plan.limit > 0}:
             chosen = [i for i, plan in enumerate(plans) if plan.source == source and not drafts[i]]
             if not chosen:
@@ -176,7 +177,7 @@ class Speculator:
         made = [len(draft) for draft in drafts]
         for i, (s, plan, draft) in enumerate(zip(active, plans, drafts, strict=True)):
             known = next((j for j, token in enumerate(draft.tokens) if token >= self.target.n_vocab), len(draft))
-            drafts[i] = draft = draft.cut(min(known, plan.limit) if draft.rows is None else known)
+            drafts[i] = draft = draft.cut(known)
             if draft.tokens and (s.rule.tolerates_truncation or draft.rows is None):
                 drafts[i] = draft.cut(self.controller.shorten(plan, draft))
         return drafts, made, self._clock() - started

@@ -140,7 +140,7 @@ def test_target_drafting_for_itself_is_always_right() -> None:
         play(speculator(model_drafter(TARGET), 4), sequence)
         statistics = summarise(sequence.rounds)
         assert statistics.acceptance_rate == 1.0
-        assert statistics.rounds == 8  # 40 tokens, five a round
+        assert statistics.rounds == 7  # 32 tokens, five a round
 
 
 def test_speculation_may_be_switched_on_and_off_between_any_two_rounds() -> None:
