@@ -73,7 +73,7 @@ def check(name: str, command: Sequence[str], folder: Path, moved: dict[str, str]
         Whether it passed.
     """
     begin = time.monotonic()
-    environment = {**os.environ, "MYPYPATH": "scripts", "NO_COLOR": "1"}
+    environment = {**os.environ, "MYPYPATH": os.pathsep.join(["scripts", "tests/support"]), "NO_COLOR": "1"}
     done = subprocess.run(
         [sys.executable, *command], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )

@@ -66,7 +66,8 @@ class Context:
         self.options = options
         self.n_vocab: int = model.vocabulary.size
         self.n_ctx: int = options.n_ctx
-        self.n_batch: int = max(options.n_batch, options.max_rows, options.pad_width)
+        self.n_batch: int = max(options.n_batch, options.max_rows, options.pad_width, options.n_seq)
+        self._most_rows = max(options.max_rows, options.pad_width, options.n_seq)
         self.passes = 0
         """Decode calls so far."""
         forget_log()
@@ -92,7 +93,7 @@ class Context:
         params.n_ctx = (options.n_ctx + options.pad_width) * options.n_seq
         params.n_batch = params.n_ubatch = self.n_batch
         params.n_seq_max = options.n_seq
-        params.n_outputs_max = max(options.max_rows, options.pad_width, options.n_seq)
+        params.n_outputs_max = self._most_rows
         params.n_threads = params.n_threads_batch = options.threads or physical_cores()
         params.flash_attn_type = _FLASH_ATTENTION[options.flash_attention]
         params.type_k, params.type_v = CACHE_TYPES[options.cache_type_k], CACHE_TYPES[options.cache_type_v]
@@ -115,10 +116,15 @@ class Context:
                     f"The context of {self.n_ctx} tokens is full.", "Start with a larger --n-ctx or a shorter prompt."
                 )
             batch.add(chunk.tokens, start, chunk.seq, chunk.rows)
+        assert wanted <= self._most_rows, f"{wanted} rows wanted, {self._most_rows} reserved"
         padding = max(0, self.options.pad_width - batch.size) if wanted else 0
         if padding:
             last, start = chunks[-1], starts[-1] + len(chunks[-1].tokens)
             batch.add([0] * padding, start, last.seq, padding)
+        if self._handle is None:
+            raise BackendError(f"The context of {self.model.path.name} is closed.")
+        if self._abort_flag[0] != b"\x00":  # backends that cannot stop inside a pass stop before the next one
+            raise Aborted("A pass was stopped before it began.")
         status = self._lib.llama_decode(self._handle, batch.view())
         self.passes += 1
         if status != 0:
@@ -133,16 +139,21 @@ class Context:
         return [rows[end - chunk.rows : end] for chunk, end in zip(chunks, ends, strict=True)]
 
     def _roll_back(self, chunks: Sequence[Chunk], starts: Sequence[int], status: int) -> None:
-        """A failed pass leaves what it finished in the caches; take that out before saying so."""
+        """A failed pass may leave what it finished in the caches; take that out before saying so."""
         reason = "was stopped" if status == _ABORTED else f"failed with status {status}{last_error()}"
         for chunk, start in zip(chunks, starts, strict=True):
             if self.length(chunk.seq) > start:
-                self.trim(chunk.seq, start)
+                try:
+                    self.trim(chunk.seq, start)
+                except CacheError:  # a running state cannot be wound back: better none than a wrong one
+                    self.trim(chunk.seq, 0)
         error = {1: CacheError, _ABORTED: Aborted}.get(status, BackendError)
         raise error(f"A pass over {sum(len(chunk.tokens) for chunk in chunks)} tokens {reason}.")
 
     def length(self, seq: int) -> int:
         """Tokens in the cache of `seq`, by the cache's own account."""
+        if self._handle is None:
+            return 0
         return int(self._lib.llama_memory_seq_pos_max(self._memory, seq)) + 1
 
     def trim(self, seq: int, length: int) -> None:
@@ -172,7 +183,7 @@ class Context:
         """The whole state of one sequence, for `restore`."""
         size = self._lib.llama_state_seq_get_size(self._handle, seq)
         buffer = (ctypes.c_uint8 * size)()
-        return bytes(buffer[: self._lib.llama_state_seq_get_data(self._handle, buffer, size, seq)])
+        return ctypes.string_at(buffer, self._lib.llama_state_seq_get_data(self._handle, buffer, size, seq))
 
     def restore(self, seq: int, state: bytes) -> None:
         """Bring sequence `seq` back to a state from `checkpoint`.

@@ -58,16 +58,23 @@ class Model:
         params = self._lib.llama_model_default_params()
         keep = self._apply(params, offload)  # arrays the parameters point to, alive until the load ends
         cancelled = False
+        raised: list[BaseException] = []  # ctypes would print what a callback raises, Ctrl-C above all, and go on
 
         def on_progress(fraction: float, _data: Any) -> bool:
             nonlocal cancelled
-            cancelled = progress is not None and not progress(fraction)
-            return not cancelled
+            try:
+                cancelled = progress is not None and not progress(fraction)
+            except BaseException as error:
+                raised.append(error)
+            return not (cancelled or raised)
 
         params.progress_callback = callback = self._lib.llama_progress_callback(on_progress)
         forget_log()
         self._handle = self._lib.llama_model_load_from_file(str(path).encode("utf-8", "surrogateescape"), params)
         del keep, callback
+        if raised:
+            self.close()
+            raise raised[0]
         if not self._handle:
             if cancelled:
                 raise ModelError(f"Loading {path} was cancelled.")

@@ -22,6 +22,7 @@ class Vocabulary:
         self.eos: int = self._lib.llama_vocab_eos(handle)
         """End-of-text id, -1 where there is none; `end_ids` has all ids that end a generation."""
         self.adds_bos: bool = self._lib.llama_vocab_get_add_bos(handle)
+        self._adds_eos: bool = self._lib.llama_vocab_get_add_eos(handle)
         self._buffer = ctypes.create_string_buffer(256)
         self._pieces: dict[int, bytes] = {}
         is_end = self._lib.llama_vocab_is_eog
@@ -33,7 +34,7 @@ class Vocabulary:
 
         Args:
             text: Any text; lone surrogates are replaced.
-            add_special: Add what the model's tokenizer adds by itself, such as a begin-of-text token.
+            add_special: Add what the model's tokenizer puts in front by itself, such as a begin-of-text token.
             parse_special: Read control tokens written in the text (`<|im_end|>`) as those tokens.
         """
         data = text.encode("utf-8", "replace")
@@ -48,9 +49,10 @@ class Vocabulary:
             raise ModelError(
                 "This model's tokenizer cannot take the text.", "Check the file with `spec-local models show`."
             )
-        # A template that already wrote the begin-of-text token must not get a second one.
+        # A template that already wrote the begin-of-text token must not get a second one, and nothing can follow an end.
         start = 1 if count > 1 and add_special and tokens[0] == tokens[1] == self.bos else 0
-        return list(tokens[start:count])
+        end = count - 1 if count and add_special and self._adds_eos and tokens[count - 1] == self.eos else count
+        return list(tokens[start:end])
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """Bytes of one token; control tokens are empty unless `special`."""
@@ -58,7 +60,8 @@ class Vocabulary:
             return self._pieces[token]
         size = self._lib.llama_token_to_piece(self._handle, token, self._buffer, len(self._buffer), 0, special)
         if size < 0:
-            self._buffer = ctypes.create_string_buffer(-size)
+            self._adds_eos: bool = self._lib.llama_vocab_get_add_eos(handle)
+        self._buffer = ctypes.create_string_buffer(-size)
             size = self._lib.llama_token_to_piece(self._handle, token, self._buffer, len(self._buffer), 0, special)
         piece = self._buffer.raw[: max(size, 0)]
         if not special:

@@ -58,15 +58,14 @@ def measure(
     context: Context, rows: list[int], repeats: int = 2, clock: Callable[[], float] = time.perf_counter
 ) -> dict[int, float]:
     """Seconds of a pass by rows, the best of `repeats`, with `_CONTEXT` tokens cached. Leaves slot 0 empty."""
-    filled = min(_CONTEXT, max(1, context.n_ctx - max(rows)))
-    limit = min(context.options.max_rows, context.n_ctx - filled)
+    filled = min(_CONTEXT, max(1, context.n_ctx - max(rows)), context.n_batch)
+    rows = [n for n in rows if filled + n <= context.n_ctx]
     context.trim(0, 0)
-    context.decode([Chunk(0, [0] * min(filled, context.n_batch), 0)])
-    filled = context.length(0)
+    context.decode([Chunk(0, [0] * filled, 0)])
     best: dict[int, float] = {}
     for _ in range(repeats):
         for n in rows:
-            wanted = min(n, limit)  # a draft context returns few rows; the others only fill its cache
+            wanted = min(n, context.options.max_rows)  # a draft context returns few rows; the others only fill its cache
             started = clock()
             context.decode([Chunk(0, [0] * n, wanted)])
             seconds = clock() - started

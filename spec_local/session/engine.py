@@ -25,11 +25,11 @@ from typing import Any
 from spec_local.drafting.drafter import Drafter
 from spec_local.drafting.model import ModelDrafter
 from spec_local.drafting.text import TextDrafter
-from spec_local.errors import Aborted, ContextFullError, TemplateError, UsageError
+from spec_local.errors import Aborted, BackendError, ContextFullError, TemplateError, UsageError
 from spec_local.sampling import RULES, Noise, Sampling, Transform
 from spec_local.session.costs import cost_profile
 from spec_local.session.generation import Generation, Progress, Prompt, Request
-from spec_local.session.loading import Loaded, LoadProgress, can_trim, load_models
+from spec_local.session.loading import Loaded, LoadProgress, cannot_trim, load_models
 from spec_local.session.options import EngineOptions
 from spec_local.session.result import Piece, Result, Timings
 from spec_local.session.template import ChatTemplate, Message
@@ -63,7 +63,12 @@ def load(
     if target is not None:
         chosen["target"] = str(target)
     options = (options or EngineOptions()).model_copy(update=chosen)
-    return Engine(load_models(options, progress), options)
+    loaded = load_models(options, progress)
+    try:
+        return Engine(loaded, options)
+    except BaseException:
+        loaded.close()
+        raise
 
 
 class Engine:
@@ -79,8 +84,20 @@ class Engine:
         self.notices = list(loaded.notices)
         """What a person should know about how this engine was loaded."""
         self._lock = threading.Lock()
-        self._chat_template: ChatTemplate | None = None
+        self._native = threading.Lock()  # held while llama.cpp may be in use: `close` must not free what it reads
+        self._closed = False
+        self._chat_template = self._load_template()
         drafters, self._off = self._drafters()
+        draft = loaded.draft
+        self._description: dict[str, Any] = {
+            "target": loaded.target_name,
+            "target_path": str(loaded.target.model.path),
+            "target_description": loaded.target.model.description,
+            "draft": loaded.draft_name,
+            "draft_path": None if draft is None else str(draft.model.path),
+            "n_ctx": self.n_ctx,
+            "pad_width": options.pad_width,
+        }
         self._speculator = Speculator(
             self._target, drafters, self._controller(list(drafters)), max_rows=options.max_rows
         )
@@ -111,8 +128,10 @@ class Engine:
             UsageError: The prompt is empty or does not fit the context.
             TemplateError: The chat template refuses the conversation.
         """
-        request = Request(prompt, sampling or Sampling(), system, raw, speculate)
-        return Stream(self, self.prepare(request), on_prefill)
+        generation = self.prepare(Request(prompt, sampling or Sampling(), system, raw, speculate))
+        if not self._lock.locked():
+            self._allow()  # here, not when it starts: a cancel that comes in between is meant for this stream
+        return Stream(self, generation, on_prefill)
 
     def generate(
         self,
@@ -130,10 +149,9 @@ class Engine:
         return stream.result
 
     def cancel(self) -> None:
-        """Stop what is running within one pass; its stream ends as "cancelled". Any thread may call this."""
-        for context in (self._loaded.target, self._loaded.draft):
-            if context is not None:
-                context.abort(True)
+        """Stop what is running, or the stream made last, within one pass; it ends as "cancelled". Any thread may call this."""
+        for context in self._loaded.contexts:
+            context.abort(True)
 
     # -- steps of a request, for callers that run several at once ----------------------------------------------------
 
@@ -169,22 +187,16 @@ class Engine:
         return Generation(request, sequence, stream, seed, origins, notices)
 
     def prefill(self, generation: Generation, progress: Progress | None = None) -> None:
-        """Bring the prompt into the caches, keeping the prefix the slot already holds."""
+        """Bring the prompt into the target's cache, keeping the prefix the slot already holds. Fails as `step` does."""
         started = time.perf_counter()
-        try:
+        with self._computing([generation]):
             generation.cached_tokens = self._speculator.prefill(generation.sequence, progress)
-        except Aborted:
-            generation.sequence.cancel()
-        finally:
-            generation.prefill_s = time.perf_counter() - started
+        generation.prefill_s = time.perf_counter() - started
 
     def step(self, generations: Many[Generation]) -> None:
-        """One round for every generation that is not finished."""
-        try:
+        """One round for every generation that is not finished. One that fails is finished too: look at `sequence.error`."""
+        with self._computing(generations):
             self._speculator.round([generation.sequence for generation in generations])
-        except Aborted:
-            for generation in generations:
-                generation.sequence.cancel()
 
     def result(self, generation: Generation) -> Result:
         """What a finished generation amounts to."""
@@ -231,7 +243,11 @@ class Engine:
             messages.append(Message(role="user", content=request.prompt))
         else:
             messages.extend(request.prompt)
-        template = self._template()
+        if not messages:
+            return [], []
+        template = self._chat_template
+        if isinstance(template, TemplateError):
+            raise template
         text, notice = template.render(messages)
         notices = [n for n in (template.notice, notice) if n]
         return self.vocabulary.tokenize(text, parse_special=True), notices
@@ -248,35 +264,60 @@ class Engine:
 
     def describe(self) -> dict[str, Any]:
         """What is loaded, for JSON."""
-        draft = self._loaded.draft
-        return {
-            "target": self._loaded.target_name,
-            "target_path": str(self._target.model.path),
-            "target_description": self._target.model.description,
-            "draft": self._loaded.draft_name,
-            "draft_path": None if draft is None else str(draft.model.path),
-            "n_ctx": self.n_ctx,
-            "pad_width": self.options.pad_width,
-        }
+        return dict(self._description)
 
     # -- life ------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def using(self) -> Iterator[None]:
-        """Hold the engine for one stream; a second one is refused instead of corrupting the first."""
+        """Hold the engine for the steps of some requests; a second user is refused instead of corrupting the first.
+
+        Raises:
+            UsageError: The engine is in use, or closed.
+        """
+        with self._held():
+            self._allow()
+            yield
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        if self._closed:
+            raise UsageError("This engine is closed.", "Load it again.")
         if not self._lock.acquire(blocking=False):
             raise UsageError("This engine is answering already.", "Wait for the answer, or cancel it.")
         try:
-            for context in (self._loaded.target, self._loaded.draft):
-                if context is not None:
-                    context.abort(False)
             yield
         finally:
             self._lock.release()
 
+    def _allow(self) -> None:
+        """Take back an earlier `cancel`."""
+        if not self._closed:
+            for context in self._loaded.contexts:
+                context.abort(False)
+
+    @contextmanager
+    def _computing(self, generations: Many[Generation]) -> Iterator[None]:
+        """Turn what stops a pass into the finish of the generations in it, and keep `close` away meanwhile."""
+        sequences = [generation.sequence for generation in generations]
+        try:
+            with self._native:
+                if self._closed:
+                    raise Aborted("The engine was closed.")
+                yield
+        except Aborted:
+            for sequence in sequences:
+                sequence.cancel()
+        except BackendError as error:
+            for sequence in sequences:
+                sequence.fail(error)
+
     def close(self) -> None:
-        """Free all memory; harmless when done twice."""
-        self._loaded.close()
+        """Free all memory, after stopping a pass that runs in another thread; harmless when done twice."""
+        self._closed = True
+        self.cancel()
+        with self._native:
+            self._loaded.close()
 
     def __enter__(self) -> Engine:
         return self
@@ -290,22 +331,26 @@ class Engine:
 
     def _drafters(self) -> tuple[dict[str, Drafter], str]:
         """The drafters there are, and why there is none (empty where there is one)."""
-        options, draft = self.options, self._loaded.draft
-        if options.longest_draft <= 0:
-            return {}, "the draft length is 0"
+        options, loaded = self.options, self._loaded
+        untrimmable = cannot_trim(self._target)
+        if untrimmable and options.pad_width:
+            raise UsageError(f"Passes cannot be padded: {untrimmable}.", "Leave --pad-width out.")
         if options.draft == "none":
             return {}, "no draft was asked for (--draft none)"
-        if reason := can_trim(self._target):
-            return {}, reason
+        if options.longest_draft <= 0:
+            return {}, "the draft length is 0"
+        if untrimmable:
+            loaded.drop_draft(untrimmable)
+            return {}, untrimmable
+        if loaded.draft is not None and (reason := cannot_trim(loaded.draft)):
+            self.notices.append(f"The draft model is not used: {reason}.")
+            loaded.drop_draft(reason)
         drafters: dict[str, Drafter] = {}
-        if draft is not None:
-            if reason := can_trim(draft):
-                self.notices.append(f"The draft model is not used: {reason}.")
-            else:
-                drafters["model"] = ModelDrafter(draft)
+        if loaded.draft is not None:
+            drafters["model"] = ModelDrafter(loaded.draft)
         if options.draft in ("auto", "text"):
             drafters["text"] = TextDrafter()
-        return drafters, "" if drafters else self._loaded.draft_off or "there is no draft"
+        return drafters, "" if drafters else loaded.draft_off or "there is no draft"
 
     def _controller(self, sources: list[str]) -> Controller:
         options = self.options
@@ -314,22 +359,27 @@ class Engine:
         costs = cost_profile(self._loaded, options)
         return AdaptiveController(costs, longest=options.longest_draft)
 
-    def _template(self) -> ChatTemplate:
-        if self._chat_template is None:
-            origin = self.options.chat_template
-            if origin is None:
-                source, name = self._target.model.chat_template(), self._target.model.path.name
-            else:
-                try:
-                    source, name = Path(origin).expanduser().read_text(encoding="utf-8"), origin
-                except (OSError, UnicodeError) as error:
-                    raise TemplateError(f"The chat template {origin} cannot be read: {error}.") from error
-            bos, eos = (
-                self.vocabulary.text([i], special=True) if i >= 0 else ""
-                for i in (self.vocabulary.bos, self.vocabulary.eos)
-            )
-            self._chat_template = ChatTemplate(source, bos, eos, name)
-        return self._chat_template
+    def _load_template(self) -> ChatTemplate | TemplateError:
+        """The chat template; one of the model's own that is broken is noticed now and refused when it is needed.
+
+        Raises:
+            TemplateError: The template that was asked for cannot be read or is broken.
+        """
+        origin, vocabulary = self.options.chat_template, self.vocabulary
+        source, name = self._target.model.chat_template(), self._target.model.path.name
+        if origin is not None:
+            try:
+                source, name = Path(origin).expanduser().read_text(encoding="utf-8"), origin
+            except (OSError, UnicodeError) as error:
+                raise TemplateError(f"The chat template {origin} cannot be read: {error}.") from error
+        bos, eos = (vocabulary.text([i], special=True) if i >= 0 else "" for i in (vocabulary.bos, vocabulary.eos))
+        try:
+            return ChatTemplate(source, bos, eos, name)
+        except TemplateError as error:
+            if origin is not None:
+                raise
+            self.notices.append(str(error))
+            return error
 
     def _speculation_state(self, generation: Generation) -> tuple[str, str]:
         given_up = "; ".join(f"{source}: {reason}" for source, reason in self._speculator.off.items())
@@ -377,16 +427,13 @@ class Stream:
 
     def _play(self, on_prefill: Progress | None) -> Generator[Piece, None, None]:
         engine, generation = self._engine, self._generation
-        with engine.using():
+        with engine._held():
             if not generation.finished:
                 engine.prefill(generation, on_prefill)
             while not generation.finished:
                 engine.step([generation])
-                if generation.sequence.error is not None:
-                    raise generation.sequence.error
                 piece = generation.piece()
                 if piece.text or piece.tokens:
                     yield piece
-            last = generation.piece()
-            if last.text:
-                yield last
+            if generation.sequence.error is not None:
+                raise generation.sequence.error

@@ -33,12 +33,21 @@ class Loaded:
     load_s: float
     notices: list[str] = field(default_factory=list)
 
+    @property
+    def contexts(self) -> list[Context]:
+        """The target's and, where there is one, the draft's."""
+        return [self.target] if self.draft is None else [self.target, self.draft]
+
+    def drop_draft(self, reason: str) -> None:
+        """Go on without the draft model, and free it."""
+        if self.draft is not None:
+            _close(self.draft)
+        self.draft, self.draft_name, self.draft_off = None, None, reason
+
     def close(self) -> None:
         """Free contexts, then weights."""
-        for context in (self.draft, self.target):
-            if context is not None:
-                context.close()
-                context.model.close()
+        for context in reversed(self.contexts):
+            _close(context)
 
 
 def load_models(options: EngineOptions, progress: LoadProgress | None = None) -> Loaded:
@@ -52,7 +61,8 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
 
     started = time.perf_counter()
     with ExitStack() as undo:
-        target_file, draft_file, notices = manifest.resolve_pair(options.target, options.draft, options.pair)
+        draft_name = options.draft if options.longest_draft > 0 else "none"
+        target_file, draft_file, notices = manifest.resolve_pair(options.target, draft_name, options.pair)
         target_header = manifest.read_header(target_file.path)
         off = notices[-1] if draft_file is None and notices else ""
         if draft_file is not None:
@@ -84,12 +94,12 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
     )
 
 
-def can_trim(context: Context) -> str:
-    """Find out, with two tokens in slot 0, whether the cache can be cut back: empty if so, else the reason."""
+def cannot_trim(context: Context) -> str:
+    """Find out, with two tokens in slot 0, whether the cache can be cut back: empty if so, else why not."""
+    reason = ""
     try:
         context.decode([Chunk(0, [0, 0], 0)])
         context.trim(0, 1)
-        reason = ""
     except CacheError:
         reason = f"the cache of {context.model.path.name} cannot be cut back (recurrent or hybrid model)"
     context.trim(0, 0)
@@ -113,6 +123,11 @@ def _open(path: Path, offload: Offload, options: ContextOptions, role: str, prog
     except Exception:
         model.close()
         raise
+
+
+def _close(context: Context) -> None:
+    context.close()
+    context.model.close()
 
 
 def _layers(value: str | int) -> int:

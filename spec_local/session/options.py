@@ -27,9 +27,9 @@ class EngineOptions(BaseModel):
     chat_template: str | None = None
     """Path of a Jinja file used instead of the model's own template."""
 
-    n_ctx: int = Field(4096, ge=1)
+    n_ctx: int = Field(4096, ge=2)
     """Tokens one sequence can hold."""
-    draft_n_ctx: int | None = Field(None, ge=1)
+    draft_n_ctx: int | None = Field(None, ge=2)
     """The same for the draft; None: as the target."""
     parallel: int = Field(1, ge=1, le=64)
     """Sequences decoded together."""
@@ -64,7 +64,7 @@ class EngineOptions(BaseModel):
     def longest_draft(self) -> int:
         """Most tokens one draft may have under these options."""
         longest = self.draft_max if self.draft_length == "auto" else self.draft_length
-        return min(longest, self.pad_width // self.parallel - 1) if self.pad_width else longest
+        return max(0, min(longest, self.pad_width // self.parallel - 1)) if self.pad_width else longest
 
     @property
     def max_rows(self) -> int:

@@ -86,6 +86,11 @@ class Sequence:
         """End the stream here, unless it has ended already."""
         self.finish = self.finish or "cancelled"
 
+    def fail(self, error: SpecLocalError) -> None:
+        """End the stream with an error, unless it has ended already."""
+        if self.finish is None:
+            self.finish, self.error = "error", error
+
     def _check_limits(self) -> None:
         if self.max_tokens is not None and len(self.tokens) - self.prompt_length >= self.max_tokens:
             self.finish, self.limit = "length", "max_tokens"
