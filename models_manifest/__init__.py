@@ -18,8 +18,10 @@ if TYPE_CHECKING:
         user_catalogue_path,
     )
     from spec_local.models_manifest.download import pull
+    from spec_local.models_manifest.estimate import MemoryEstimate, estimate_memory, largest_context
     from spec_local.models_manifest.found import find_files
     from spec_local.models_manifest.gguf_header import Header, read_header
+    from spec_local.models_manifest.manage import add_model, remove_model
     from spec_local.models_manifest.pair_check import PairReport, check_pair, require_pair
     from spec_local.models_manifest.recommended import recommended_sampling
     from spec_local.models_manifest.resolve import (
@@ -36,20 +38,25 @@ _LAZY = {
     "Catalogue": "catalogue",
     "Header": "gguf_header",
     "ListedModel": "resolve",
+    "MemoryEstimate": "estimate",
     "ModelEntry": "catalogue",
     "NotPulledError": "resolve",
     "Pair": "catalogue",
     "PairReport": "pair_check",
     "ResolvedModel": "resolve",
     "add_entry": "catalogue",
+    "add_model": "manage",
     "check_pair": "pair_check",
+    "estimate_memory": "estimate",
     "find_files": "found",
+    "largest_context": "estimate",
     "list_models": "resolve",
     "load_catalogue": "catalogue",
     "pull": "download",
     "read_header": "gguf_header",
     "recommended_sampling": "recommended",
     "remove_entry": "catalogue",
+    "remove_model": "manage",
     "requantised_path": "store",
     "require_pair": "pair_check",
     "resolve_model": "resolve",
@@ -61,20 +68,25 @@ __all__ = [
     "Catalogue",
     "Header",
     "ListedModel",
+    "MemoryEstimate",
     "ModelEntry",
     "NotPulledError",
     "Pair",
     "PairReport",
     "ResolvedModel",
     "add_entry",
+    "add_model",
     "check_pair",
+    "estimate_memory",
     "find_files",
+    "largest_context",
     "list_models",
     "load_catalogue",
     "pull",
     "read_header",
     "recommended_sampling",
     "remove_entry",
+    "remove_model",
     "requantised_path",
     "require_pair",
     "resolve_model",

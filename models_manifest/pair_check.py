@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from spec_local.models_manifest.gguf_header import BYTE, UNUSED, Header, Tokenizer
+from spec_local.models_manifest.gguf_header import Header
+from spec_local.models_manifest.tokenizer import BYTE, UNUSED, Tokenizer
 
 from spec_local.errors import PairError
 
