@@ -18,6 +18,7 @@ from spec_local.drafting.drafter import Drafter, DraftRequest
 from spec_local.drafting.model import ModelDrafter, common_prefix, recent
 from spec_local.errors import BackendError, CacheError, SpecLocalError
 from spec_local.language_model import Chunk, LanguageModel, Logits
+from spec_local.sampling.logprobs import token_logprob
 from spec_local.sampling.row import Row
 from spec_local.speculation.controller import Controller, Offer, Outcome, Plan, Seat
 from spec_local.speculation.round import Round
@@ -214,6 +215,9 @@ class Speculator:
             s.finish, s.error = "error", error
             return 0, 0, 0
         emitted = s.emit(verdict.tokens)
+        if s.top_logprobs is not None:  # the row before an emitted token is the target's, whoever proposed it
+            taken = enumerate(s.tokens[position:])
+            s.logprobs.extend(token_logprob(logits[i], token, s.top_logprobs) for i, token in taken)
         return min(verdict.accepted, emitted), min(verdict.tested, emitted), emitted
 
     # -- caches ----------------------------------------------------------------------------------------------------
