@@ -50,6 +50,8 @@ class Sampling(BaseModel):
     """Most tokens of the answer; None goes on to an end or to the end of the context."""
     stop: tuple[str, ...] = ()
     """Texts that end the answer and are not part of it; where several match, the one that starts first."""
+    logprobs: int | None = Field(default=None, ge=0, le=20)
+    """Report each token's log-probability under the target's own softmax, and this many likeliest alternatives."""
 
     @field_validator("logit_bias")
     @classmethod
