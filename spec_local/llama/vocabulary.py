@@ -60,8 +60,7 @@ class Vocabulary:
             return self._pieces[token]
         size = self._lib.llama_token_to_piece(self._handle, token, self._buffer, len(self._buffer), 0, special)
         if size < 0:
-            self._adds_eos: bool = self._lib.llama_vocab_get_add_eos(handle)
-        self._buffer = ctypes.create_string_buffer(-size)
+            self._buffer = ctypes.create_string_buffer(-size)
             size = self._lib.llama_token_to_piece(self._handle, token, self._buffer, len(self._buffer), 0, special)
         piece = self._buffer.raw[: max(size, 0)]
         if not special:
