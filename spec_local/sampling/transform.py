@@ -45,6 +45,7 @@ _SLACK = 1e-5
 _FLOOR = -64.0
 """Tokens e⁶⁴ times less likely than the likeliest are dropped. The noise has a resolution of 2⁻⁵², so they could not
 be drawn anyway; dropping them keeps every probability far from underflow."""
+_NONE = np.empty(0, np.intp)
 _NEGATIVE_INFINITY = np.float32(-np.inf)
 _LOWEST = np.finfo(np.float32).min
 
@@ -75,10 +76,10 @@ class Transform:
                 "Take token ids of the target model.",
             )
         biased = {token: bias for token, bias in sampling.logit_bias.items() if bias > BAN}
-        banned = [token for token, bias in sampling.logit_bias.items() if bias <= BAN]
+        banned = sampling.logit_bias.keys() - biased.keys()
         self._bias_ids = np.array(list(biased), np.intp)
         self._bias = np.array(list(biased.values()), np.float32)
-        self._banned = np.array(banned, np.intp)
+        self._banned = np.array(sorted(banned), np.intp)
         self._ends = np.array(sorted(end_ids), np.intp)
         self._first_end = prompt_length + sampling.min_tokens
         neutral = sampling.repeat_penalty == 1.0 and sampling.presence_penalty == sampling.frequency_penalty == 0.0
@@ -120,7 +121,7 @@ class Transform:
         values = self._adjusted(logits, history, position, allowed)
         if self.sampling.temperature == 0.0:
             best = int(np.argmax(values))  # the first NaN, if there is one
-            self._check(float(values[best]), position)
+            self._refuse_unusable(float(values[best]), position)
             return Row(np.array([best], np.int32), np.ones(1))
         return self._finish(*self._candidates(values, position))
 
@@ -137,22 +138,20 @@ class Transform:
         if not (recent or early or len(self._bias_ids) or len(self._banned) or allowed is not None):
             return logits
 
-        highest = float(logits.max())  # a ban must not hide damaged logits
-        if not highest < math.inf:
-            self._check(highest, position)
         values = self._scratch
         if allowed is None:
             np.copyto(values, logits)
         else:
+            self._refuse_damaged(float(logits.max()), position)  # a ban must not hide what is damaged
             self._mask(logits, allowed)
         if len(self._bias_ids):
             values[self._bias_ids] += self._bias
         if recent:
             self._penalise(values, recent)
-        if len(self._banned):
-            values[self._banned] = _NEGATIVE_INFINITY
-        if early:
-            values[self._ends] = _NEGATIVE_INFINITY
+        for banned in (self._banned, self._ends if early else _NONE):
+            if len(banned):
+                self._refuse_damaged(float(logits[banned].max()), position)
+                values[banned] = _NEGATIVE_INFINITY
         return values
 
     def _mask(self, logits: Logits, allowed: npt.NDArray[np.bool_]) -> None:
@@ -174,14 +173,17 @@ class Transform:
         seen = np.where(seen <= 0.0, seen * s.repeat_penalty, seen / s.repeat_penalty)
         values[ids] = seen - (counts * s.frequency_penalty + s.presence_penalty)
 
-    def _check(self, highest: float, position: int) -> None:
-        """Refuse a row whose largest logit is no number a distribution can be made of."""
-        if math.isnan(highest) or highest == math.inf:
-            what = "NaN" if math.isnan(highest) else "infinite"
+    def _refuse_damaged(self, highest: float, position: int) -> None:
+        """Refuse logits whose largest is NaN or +inf."""
+        if not highest < math.inf:
             raise BackendError(
-                f"The model's output for token {position} is {what}.",
+                f"The model's output for token {position} is {'NaN' if math.isnan(highest) else 'infinite'}.",
                 "The file or the backend is faulty: try another quantisation, or the CPU with --gpu-layers 0.",
             )
+
+    def _refuse_unusable(self, highest: float, position: int) -> None:
+        """Refuse logits that no distribution can be made of, going by the largest."""
+        self._refuse_damaged(highest, position)
         if highest == -math.inf:
             raise BackendError(
                 f"No token can follow at position {position}: the model, bias, bans and grammar leave none.",
@@ -198,7 +200,7 @@ class Transform:
             ids, kept = self._top_k(values, s.top_k, position)
         else:
             highest = float(values.max())
-            self._check(highest, position)
+            self._refuse_unusable(highest, position)
             if s.typical_p < 1.0:  # may remove the likeliest token: nothing is known yet of what min-p will cut
                 ids, kept = self._at_least(values, highest + _FLOOR * max(s.temperature, 1.0))
             elif nucleus_left:
@@ -234,7 +236,7 @@ class Transform:
         else:
             highest = values.max()
             bound = np.partition(values, size - k)[size - k]
-        self._check(float(highest), position)
+        self._refuse_unusable(float(highest), position)
         ids = np.flatnonzero(np.greater_equal(values, np.maximum(bound, _LOWEST), out=self._flags))
         kept = values[ids]
         if len(ids) > k:
