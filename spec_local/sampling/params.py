@@ -13,6 +13,9 @@ from spec_local.errors import UsageError
 BAN = -100.0
 """A logit bias this low or lower bans the token altogether, at any temperature."""
 
+DRAFT_TOP_K = 128
+"""Most candidates of a drafted token."""
+
 
 class Sampling(BaseModel):
     """Sampling parameters of one answer. Frozen; `Transform` turns them into rows.
@@ -62,6 +65,14 @@ class Sampling(BaseModel):
             if math.isnan(value):
                 raise ValueError(f"the bias of token {token} is not a number")
         return bias
+
+    def for_draft(self) -> Sampling:
+        """The same, with at most `DRAFT_TOP_K` candidates: for rows that tokens are *drafted* from.
+
+        Any draft row is right, since it changes what is accepted and never what is emitted; this one costs a draft step
+        hardly any time at any setting, and what lies outside it would hardly ever be drafted or accepted.
+        """
+        return self if 0 < self.top_k <= DRAFT_TOP_K else self.model_copy(update={"top_k": DRAFT_TOP_K})
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Sampling:
