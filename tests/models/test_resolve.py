@@ -237,8 +237,8 @@ def test_drafts_that_happen_to_be_here(home: Path, write_model: Write, monkeypat
     monkeypatch.setattr("sys.platform", "linux")
     target = read_header(write_model(home / "target.gguf", general__filler="x" * 100_000))
     folder = home / ".lmstudio/models/me/repo"
-    write_model(folder / "small.gguf")
-    write_model(folder / "smaller.gguf", general__name="")
+    write_model(folder / "small.gguf", general__filler="x" * 1000)
+    write_model(folder / "smaller.gguf")
     write_model(folder / "as-large.gguf", general__filler="x" * 100_000)
     write_model(folder / "other-vocabulary.gguf", [f"u{n}" for n in range(8)])
     (folder / "damaged.gguf").write_bytes(b"GGUF")
