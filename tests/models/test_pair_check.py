@@ -118,6 +118,14 @@ def test_real_tokens_the_draft_does_not_know_are_refused(check: Callable[..., Pa
     assert report.ok and any("never asked for those" in note for note in report.notes)
 
 
+def test_special_tokens_behind_the_drafts_last_are_noted(check: Callable[..., PairReport]) -> None:
+    """A larger model of the family that also sees images has tokens for them."""
+    report = check(([*BASE, "<image>"], {"token_type": [1] * 6 + [4]}), BASE)
+    assert report.ok
+    assert report.common == 6
+    assert any("special tokens the draft lacks: id 6, such as '<image>'" in note for note in report.notes)
+
+
 def test_what_is_odd_but_right_is_noted(tmp_path: Path, write_model: Write) -> None:
     target = read_header(write_model(tmp_path / "t.gguf", BASE))
     assert any("same file" in note for note in check_pair(target, target).notes)

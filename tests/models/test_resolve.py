@@ -12,8 +12,10 @@ import pytest
 from spec_local.models_manifest.catalogue import ModelEntry, Pair, add_entry
 from spec_local.models_manifest.download import pull
 from spec_local.models_manifest.found import find_files
+from spec_local.models_manifest.gguf_header import read_header
 from spec_local.models_manifest.resolve import NotPulledError, list_models, resolve_model, resolve_pair
 from spec_local.models_manifest.store import requantised_path
+from spec_local.models_manifest.suggest import possible_drafts
 
 from spec_local.errors import ModelError, UsageError
 from spec_local.paths import models_folder
@@ -229,3 +231,15 @@ def test_a_pair_by_name(tiny: Path, source: Path) -> None:
     assert (target.name, draft.name) == ("tiny", "tinier")
     with pytest.raises(ModelError, match="No pair is called"):
         resolve_pair(pair="tiny-pear")
+
+
+def test_drafts_that_happen_to_be_here(home: Path, write_model: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "linux")
+    target = read_header(write_model(home / "target.gguf", general__filler="x" * 100_000))
+    folder = home / ".lmstudio/models/me/repo"
+    write_model(folder / "small.gguf", general__filler="x" * 1000)
+    write_model(folder / "smaller.gguf")
+    write_model(folder / "as-large.gguf", general__filler="x" * 100_000)
+    write_model(folder / "other-vocabulary.gguf", [f"u{n}" for n in range(8)])
+    (folder / "damaged.gguf").write_bytes(b"GGUF")
+    assert [draft.file.name for draft in possible_drafts(target)] == ["me/repo/smaller.gguf", "me/repo/small.gguf"]
