@@ -23,6 +23,8 @@ class _Stream:
     """One sequence while its draft is being made."""
 
     request: DraftRequest
+    room: int
+    """Tokens the draft's context has room for."""
     tokens: list[int] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     confidence: list[float] = field(default_factory=list)
@@ -41,7 +43,7 @@ class _Stream:
 
     def wants_more(self) -> bool:
         request = self.request
-        if len(self.tokens) >= request.limit or self.tokens[-1] in request.transform.end_ids:
+        if len(self.tokens) >= min(request.limit, self.room) or self.tokens[-1] in request.transform.end_ids:
             return False
         return request.more(self.confidence)
 
@@ -58,24 +60,20 @@ class ModelDrafter:
     def __init__(self, model: LanguageModel) -> None:
         self.model = model
         self._cache = TokenCache(model)
+        self._known: dict[int, int] = {}
+        """By slot: how many tokens of the cache are the history's, since nobody said `forget`."""
 
-    def lag(self, slot: int, tokens: Sequence[int]) -> int:
-        """Tokens of `tokens` the cache of `slot` does not hold yet."""
-        return len(tokens) - self._cache.shared(slot, tokens)
+    def reach(self, slot: int, tokens: Sequence[int]) -> tuple[int, int]:
+        """How far a draft after `tokens` can go, and what its first step costs.
 
-    def room(self, tokens: Sequence[int]) -> int:
-        """Tokens that can be drafted after `tokens` before the draft's own context is full."""
-        return max(0, self.model.n_ctx - len(tokens) + 1)
-
-    def prefill(self, slot: int, tokens: Sequence[int]) -> None:
-        """Bring the cache of `slot` to `tokens`, in batches.
-
-        Raises:
-            Aborted: Stopped on request; what was decoded stays.
-            BackendError: A pass failed, or the cache cannot be cut back.
+        Returns:
+            Most tokens: none where `tokens` hold ids this model does not know, else until its own context is full; and
+            how many of `tokens` its cache lacks.
         """
-        self._cache.cut(slot, self._cache.shared(slot, tokens))
-        self._cache.fill(slot, tokens)
+        held = self._cache.shared(slot, tokens, self._known.get(slot, 0))
+        fresh = tokens[held:]
+        room = self.model.n_ctx - len(tokens) + 1
+        return 0 if room < 0 or any(token >= self.model.n_vocab for token in fresh) else room, len(fresh)
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         """One draft per request; all live drafts take each step in one pass.
@@ -84,14 +82,15 @@ class ModelDrafter:
             Aborted: Stopped on request.
             BackendError: A pass failed, or the cache cannot be cut back: this drafter is of no more use.
         """
-        streams = [_Stream(request) for request in requests]
-        live = [stream for stream in streams if self.room(stream.request.tokens) > 0]
+        streams = [_Stream(request, self.reach(request.slot, request.tokens)[0]) for request in requests]
+        live = [stream for stream in streams if stream.room > 0]
         chunks = [self._first_step(stream.request, self.model.n_batch // len(live)) for stream in live]
         while live:
             for stream, logits in zip(live, self._cache.decode(chunks), strict=True):
+                self._known.setdefault(stream.request.slot, len(stream.request.tokens))
                 stream.draw(logits[0])
-            live = [s for s in live if self.room(s.request.tokens) > len(s.tokens) and s.wants_more()]
-            chunks = [Chunk(s.request.slot, s.tokens[-1:], 1) for s in live]
+            live = [stream for stream in live if stream.wants_more()]
+            chunks = [Chunk(stream.request.slot, stream.tokens[-1:], 1) for stream in live]
         return [Draft(s.tokens, s.rows, self.source, s.confidence) for s in streams]
 
     def forget(self, slot: int, length: int) -> None:
@@ -100,13 +99,15 @@ class ModelDrafter:
         Raises:
             CacheError: The cache cannot be cut back: this drafter is of no more use.
         """
+        self._known[slot] = min(length, self._known.get(slot, 0))
         if len(self._cache.tokens(slot)) > length:
             self._cache.cut(slot, length)
 
     def _first_step(self, request: DraftRequest, room: int) -> Chunk:
         """Everything the cache lacks, the last token included, as one chunk of at most `room` tokens."""
         slot, tokens = request.slot, request.tokens
-        held = self._cache.shared(slot, tokens[:-1])  # the last token is decoded again where it is there: its row is wanted
+        last = len(tokens) - 1  # is decoded even where it is there: its row is wanted
+        held = min(self._cache.shared(slot, tokens, self._known.pop(slot, 0)), last)
         self._cache.cut(slot, held)
         if len(tokens) - held > room:
             held = len(tokens) - room

@@ -34,9 +34,9 @@ class TokenCache:
         """Whether `slot` holds exactly `length` tokens, in truth and in memory."""
         return len(self.tokens(slot)) == length == self.model.length(slot)
 
-    def shared(self, slot: int, tokens: Sequence[int]) -> int:
-        """Tokens at the start of `tokens` that the cache of `slot` holds."""
-        return min(common_prefix(self.tokens(slot), tokens), self.model.length(slot))
+    def shared(self, slot: int, tokens: Sequence[int], known: int = 0) -> int:
+        """Tokens at the start of `tokens` that the cache of `slot` holds; the first `known` are not compared again."""
+        return min(common_prefix(self.tokens(slot), tokens, known), self.model.length(slot))
 
     def cut(self, slot: int, length: int) -> None:
         """Keep only the first `length` tokens of `slot`, of those it holds.
@@ -86,12 +86,13 @@ class TokenCache:
         return rows
 
 
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the longest common prefix of two token lists."""
+def common_prefix(a: Sequence[int], b: Sequence[int], known: int = 0) -> int:
+    """Length of the longest common prefix of two token lists, the first `known` of which are equal."""
     short = min(len(a), len(b))
-    if a[:short] == b[:short]:
+    low = min(known, short)
+    if a[low:short] == b[low:short]:
         return short
-    low, high = 0, short  # invariant: the first `low` agree, the first `high` do not
+    high = short  # invariant: the first `low` agree, the first `high` do not
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if a[low:middle] == b[low:middle] else (low, middle)

@@ -150,11 +150,13 @@ class Speculator:
             open_to = [(s, room, offer) for s, room, offer in zip(active, rooms, offers, strict=True) if room > 0]
             if isinstance(drafter, ModelDrafter):
                 for s, room, offer in open_to:
-                    if (tokens := min(room, drafter.room(s.tokens))) > 0:
-                        offer[source] = Offer(tokens, None, drafter.lag(s.slot, s.tokens))
+                    reach, lag = drafter.reach(s.slot, s.tokens)
+                    if reach > 0:
+                        offer[source] = Offer(min(room, reach), None, lag)
                 continue
-            requests = [self._request(s, room, lambda _: True) for s, room, _ in open_to]
-            for (_, _, offer), draft in zip(open_to, drafter.draft(requests), strict=True):
+            drafts = self._ask(source, [self._request(s, room, lambda _: True) for s, room, _ in open_to])
+            for (_, _, offer), draft in zip(open_to, drafts, strict=True):
+                assert draft.rows is None, "a plan may cut what it has seen only where it is one-hot"
                 if draft.tokens:
                     offer[source] = Offer(len(draft), draft)
         return offers, self._clock() - started
@@ -165,24 +167,29 @@ class Speculator:
         drafts: list[Draft] = []
         for plan in plans:
             offer = plan.seat.offers.get(plan.source)
-            drafts.append(offer.draft if offer and offer.draft else no_draft())
+            drafts.append(offer.draft.cut(plan.limit) if offer and offer.draft else no_draft())
         for source in {plan.source for plan in plans if plan.limit > 0}:
             chosen = [i for i, plan in enumerate(plans) if plan.source == source and not drafts[i]]
             if not chosen:
                 continue
             requests = [self._request(active[i], plans[i].limit, _more(self.controller, plans[i])) for i in chosen]
-            try:
-                for i, draft in zip(chosen, self.drafters[source].draft(requests), strict=True):
-                    drafts[i] = draft
-            except BackendError as error:
-                self.give_up(source, error.message)
+            for i, draft in zip(chosen, self._ask(source, requests), strict=True):
+                drafts[i] = draft
         made = [len(draft) for draft in drafts]
         for i, (s, plan, draft) in enumerate(zip(active, plans, drafts, strict=True)):
             known = next((j for j, token in enumerate(draft.tokens) if token >= self.target.n_vocab), len(draft))
-            drafts[i] = draft = draft.cut(min(known, plan.limit) if draft.rows is None else known)
+            drafts[i] = draft = draft.cut(known)
             if draft.tokens and (s.rule.tolerates_truncation or draft.rows is None):
                 drafts[i] = draft.cut(self.controller.shorten(plan, draft))
         return drafts, made, self._clock() - started
+
+    def _ask(self, source: str, requests: Many[DraftRequest]) -> list[Draft]:
+        """Drafts from one drafter; empty ones, and no more of it, where it fails."""
+        try:
+            return self.drafters[source].draft(requests)
+        except BackendError as error:
+            self.give_up(source, error.message)
+            return [no_draft() for _ in requests]
 
     def _request(self, s: Sequence, limit: int, more: Callable[[list[float]], bool]) -> DraftRequest:
         noise = s.noise.for_round(len(s.tokens))

@@ -19,7 +19,7 @@ VOCABULARY = 23
 PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
 GREEDY = {"temperature": 0.0}
 WARM = {"temperature": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
-LIMIT = 40
+LIMIT = 32
 
 TARGET = Table(VOCABULARY, seed=1, scale=2.0)
 DRAFT = Table(VOCABULARY, seed=2, scale=0.7, near=TARGET)
