@@ -30,7 +30,7 @@ class Recipe:
         sampling = Sampling.model_validate({**fields, **item.sampling})
         system = item.system if item.system is not None else self.system
         prompt = item.prompt if isinstance(item.prompt, str) else list(item.prompt)
-        return Request(prompt, sampling, system, self.raw and isinstance(item.prompt, str))
+        return Request(prompt, sampling, system, self.raw)
 
     def fingerprint(self, item: Item) -> str:
         """Prompt, sampling and model of an item as three hashes, "prompt-sampling-model"."""

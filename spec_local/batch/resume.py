@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from spec_local.batch.output import OldRecord, OutputFile
@@ -28,10 +28,6 @@ class Resumption:
     """Old answers to lines the input no longer has; kept."""
     notes: list[str] = field(default_factory=list)
     """For the person."""
-
-    def remaining(self, items: Iterable[Item | BadLine]) -> Iterator[Item | BadLine]:
-        """The items that are left to do."""
-        return (item for item in items if item.line not in self.done)
 
 
 def plan_resumption(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence as Many
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,17 +21,17 @@ from spec_local.batch.concurrency import Concurrency, Fixed
 from spec_local.batch.failures import Failure, ItemError, failure_message, failure_type
 from spec_local.batch.feed import Feed
 from spec_local.batch.records import BadLine, Id, Item
-from spec_local.errors import Aborted, BackendError, SpecLocalError
+from spec_local.errors import Aborted, BackendError
 from spec_local.session.generation import Generation, Progress, Request
 from spec_local.session.result import Result
 
 _DEAD_AFTER = 3
-"""Backend failures of lone items in a row, without a round that worked, after which the backend itself is given up."""
+"""Items failed by the backend in a row after which it is the backend that is given up."""
 _IDLE_WAIT_S = 0.1
 
 
 class BatchEngine(Protocol):
-    """The part of `Engine` that a batch needs."""
+    """The part of `Engine` that a batch needs. What fails a generation there becomes its finish, not an exception."""
 
     def prepare(self, request: Request, slot: int = 0) -> Generation:
         """Check and tokenise."""
@@ -55,7 +56,7 @@ class Outcome:
     line: int
     id: Id
     result: Result | None
-    error: SpecLocalError | Exception | None = None
+    error: Exception | None = None
     fields: Mapping[str, Any] | None = None
     """The line as it was read."""
     fingerprint: str | None = None
@@ -98,7 +99,6 @@ class Runner:
         fingerprint: Kept in the item's record; see `Recipe.fingerprint`.
         concurrency: How many slots to use; None: all.
         timeout_s: Seconds one item may take, prefill included; None: any.
-        on_step: Called after every round, in the engine's thread.
         clock: Seconds, monotonic.
     """
 
@@ -111,7 +111,6 @@ class Runner:
         fingerprint: Callable[[Item], str] | None = None,
         concurrency: Concurrency | None = None,
         timeout_s: float | None = None,
-        on_step: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.engine = engine
@@ -120,16 +119,18 @@ class Runner:
         """Sequences being decoded now."""
         self.emitted = 0
         """Tokens of all sequences so far."""
+        self.on_step: Callable[[], None] | None = None
+        """Called after every round, in the engine's thread."""
         self._request = request
         self._fingerprint = fingerprint
         self._timeout_s = timeout_s
-        self._on_step = on_step
         self._clock = clock
         self._free = list(range(slots))[::-1]
         self._running: dict[int, _Active] = {}
         self._draining = threading.Event()
         self._stopped = threading.Event()
-        self._failed_alone = 0
+        self._failed_in_a_row = 0
+        self._suspects: deque[Item] = deque()
 
     def drain(self) -> None:
         """Begin no further item; what is in flight is finished."""
@@ -158,13 +159,15 @@ class Runner:
                 yield from self._refill(feed)
                 if self._running:
                     yield from self._step()
-                elif feed.ended or self.draining:
+                elif not self._suspects and (feed.ended or self.draining):
                     return
 
     # -- refill ----------------------------------------------------------------------------------------------------
 
     def _refill(self, feed: Feed[Item | BadLine]) -> Iterator[Outcome]:
-        while self._free and len(self._running) < self.concurrency.limit and not self.draining:
+        if self._suspects and not self._running and (failed := self._begin(self._suspects.popleft())) is not None:
+            yield failed
+        while self._free and len(self._running) < self.concurrency.limit and not self._suspects and not self.draining:
             entry = feed.take(0.0 if self._running else _IDLE_WAIT_S)
             if entry is None:
                 return
@@ -182,9 +185,6 @@ class Runner:
             active = _Active(item, generation, started)
             if not generation.finished:
                 self.engine.prefill(generation, lambda _done, _total: self._check_time(active))
-        except BackendError as error:
-            self._count_failure(error)
-            return self._failure(item, error)
         except Exception as error:  # one item's trouble, a defect of ours included, is not the others'
             return self._failure(item, error)
         if generation.finished:
@@ -204,87 +204,59 @@ class Runner:
     def _step(self) -> Iterator[Outcome]:
         running = list(self._running.values())
         started = self._clock()
-        try:
-            self.engine.step([active.generation for active in running])
-            self._failed_alone = 0
-        except BackendError as error:
-            if len(running) > 1:
-                yield from self._step_alone(running)
-            else:
-                self._count_failure(error)
-                yield self._release(running[0], self._failure(running[0].item, error))
+        self.engine.step([active.generation for active in running])
+        if len(running) > 1 and all(active.generation.sequence.finish == "error" for active in running):
+            # The pass failed for all together. Whose fault it was shows when each is tried again alone.
+            for active in running:
+                self._release(active)
+                self._suspects.append(active.item)
             return
-        emitted = self._collect(running)
-        self.concurrency.observe(len(running), emitted, self._clock() - started)
-        yield from self._finished(running)
-        if self._on_step is not None:
-            self._on_step()
-
-    def _step_alone(self, running: Many[_Active]) -> Iterator[Outcome]:
-        """A round failed for all together; play it for each alone to find out whose fault it is."""
-        failures: list[tuple[_Active, BackendError]] = []
-        for active in running:
-            try:
-                self.engine.step([active.generation])
-                self._failed_alone = 0
-            except BackendError as error:
-                failures.append((active, error))
-        if len(failures) == len(running):
-            raise failures[0][1]
-        for active, failure in failures:
-            yield self._release(active, self._failure(active.item, failure))
-        alive = [active for active in running if active.generation.sequence.slot in self._running]
-        self._collect(alive)
-        yield from self._finished(alive)
-
-    def _count_failure(self, error: BackendError) -> None:
-        self._failed_alone += 1
-        if self._failed_alone >= _DEAD_AFTER:
-            raise error
-
-    def _collect(self, running: Many[_Active]) -> int:
-        """Take the text of the round just played; returns the tokens in it."""
         emitted = sum(len(active.generation.piece().tokens) for active in running)
         self.emitted += emitted
-        return emitted
-
-    def _finished(self, running: Many[_Active]) -> Iterator[Outcome]:
+        self.concurrency.observe(len(running), emitted, self._clock() - started)
         for active in running:
             if not active.generation.finished and self._late(active):
                 active.generation.sequence.cancel()
-            if active.generation.finished and (outcome := self._finish(active)) is not None:
-                yield self._release(active, outcome)
+            if active.generation.finished:
+                self._release(active)
+                if (outcome := self._finish(active)) is not None:
+                    yield outcome
+        if self.on_step is not None:
+            self.on_step()
 
     # -- ends ------------------------------------------------------------------------------------------------------
 
     def _finish(self, active: _Active) -> Outcome | None:
-        """The outcome of a generation that has ended; None where it was dropped by `stop`."""
-        sequence = active.generation.sequence
+        """The outcome of a generation that has ended; None where it was dropped by `stop`.
+
+        Raises:
+            BackendError: It is the last of several in a row that the backend failed.
+        """
+        item, sequence = active.item, active.generation.sequence
         if sequence.finish == "error":
-            return self._failure(active.item, sequence.error or BackendError("The sequence failed."))
+            error = sequence.error or BackendError("The sequence failed.")
+            self._failed_in_a_row += isinstance(error, BackendError)
+            if self._failed_in_a_row >= _DEAD_AFTER:
+                raise error
+            return self._failure(item, error)
         if sequence.finish == "cancelled":
             if self._stopped.is_set():
                 return None
             done = len(sequence.emitted)
             message = f"The item took longer than {self._timeout_s:g} s; {done} tokens were written."
-            return self._failure(active.item, ItemError(Failure.TIMEOUT, message))
-        active.generation.piece()  # releases what was held back
-        try:
-            result = self.engine.result(active.generation)
-        except SpecLocalError as error:
-            return self._failure(active.item, error)
-        item = active.item
-        return Outcome(item.line, item.id, result, None, item.fields, self._mark(item))
+            return self._failure(item, ItemError(Failure.TIMEOUT, message))
+        self._failed_in_a_row = 0
+        active.generation.piece()  # releases text that was held back
+        return Outcome(item.line, item.id, self.engine.result(active.generation), None, item.fields, self._mark(item))
 
     def _failure(self, item: Item, error: Exception) -> Outcome:
         return Outcome(item.line, item.id, None, error, item.fields, self._mark(item))
 
-    def _release(self, active: _Active, outcome: Outcome) -> Outcome:
+    def _release(self, active: _Active) -> None:
         slot = active.generation.sequence.slot
         del self._running[slot]
         self._free.append(slot)
         self.active = len(self._running)
-        return outcome
 
     def _mark(self, item: Item) -> str | None:
         return None if self._fingerprint is None else self._fingerprint(item)
