@@ -26,7 +26,7 @@ _MAX_HEADER = 128 << 20
 _MAX_KEYS = 65_536
 _MAX_TENSORS = 262_144
 _MAX_STRING = 32 << 20
-_MAX_STRINGS = 4 << 20
+_MAX_STRINGS = 2 << 20
 """Limits several times what any published model has; they bound memory and time on a damaged file."""
 
 _STRING, _ARRAY, _BOOL = 8, 9, 7
@@ -219,6 +219,8 @@ class _Reader:
     def tensor_info(self) -> tuple[str, tuple[int, ...], int, int]:
         """Name, shape, type id and data offset of the next tensor."""
         name = self.text("a tensor name", 1024)
+        if not name:
+            self.damaged("describes a tensor without a name")
         n_dims = self.number("I")
         if not 0 <= n_dims <= 4:
             self.damaged(f"gives tensor {name!r} {n_dims} dimensions")

@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from spec_local.models_manifest.gguf_header import BYTE, UNUSED, Header, Tokenizer
+from spec_local.models_manifest.gguf_header import Header
+from spec_local.models_manifest.tokenizer import BYTE, CONTROL, UNUSED, USER_DEFINED, Tokenizer
 
 from spec_local.errors import PairError
 
@@ -19,6 +20,8 @@ _PADDING = re.compile(rb"\[PAD\d*\]|<pad>|<\|?unused[_-]?\d*\|?>|<\|reserved(_sp
 """Texts under which converters and makers keep places nobody uses."""
 
 _SAMPLE = 3
+_MOST_SPECIAL = 128
+"""Special tokens the target may have behind the draft's last one; llama.cpp allows sizes to differ by as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class PairReport:
     """Entries of the target's vocabulary."""
     draft_vocab: int
     common: int
-    """Ids below this one are compared; the draft's ids from the target's size on must never be proposed."""
+    """Ids below this one are compared and may be proposed; a text with others in it cannot be fed to the draft."""
     first_difference: Difference | None
     reason: str
     """Why not, as one sentence; empty where `ok`."""
@@ -158,8 +161,13 @@ def _compare_tails(ours: Tokenizer, theirs: Tokenizer, common: int, found: _Comp
         found.notes.append(f"The {who} has {count} unused entries more at the end (padding).")
     elif who == "draft":
         found.notes.append(f"The draft has {count} entries more, {_ids(real)} real; it is never asked for those.")
+    elif len(real) <= _MOST_SPECIAL and all(kinds[id] in (CONTROL, USER_DEFINED) for id in real):
+        found.notes.append(
+            f"The target has special tokens the draft lacks: {_ids(real)}, such as {ours.show(real[0])}; "
+            "where one appears in the text, nothing is drafted."
+        )
     else:
-        # The target may emit such an id, and the draft, asked to continue from it, has no embedding for it.
+        # The target emits such ids in ordinary text, and the draft, asked to continue from one, has no row for it.
         found.real_tail = f"the target has tokens the draft does not know: {_ids(real)}, such as {ours.show(real[0])}."
         found.difference = found.difference or Difference(real[0], ours.show(real[0]), "nothing")
 

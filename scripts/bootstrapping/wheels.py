@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import tempfile
@@ -45,7 +46,7 @@ def kept(folder: Path) -> Path | None:
 def has_rpc(wheel: Path) -> bool:
     """Whether the RPC back end lies in the wheel beside the others (libggml-rpc.so, .dylib or ggml-rpc.dll)."""
     with zipfile.ZipFile(wheel) as archive:
-        return any("ggml-rpc" in name.rsplit("/", 1)[-1] for name in archive.namelist())
+        return any(re.match(r"llama_cpp/lib/(lib)?ggml-rpc\.", name) for name in archive.namelist())
 
 
 def keep(wheel: Path, recipe: Recipe, folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""`spec-local generate`: one prompt in, one answer out."""
+"""`spec-local generate`: one prompt in, one answer out; with `--input` a whole file of them (`cli.batch`)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from spec_local.cli import batch
 from spec_local.cli.exit_codes import ExitCode
 from spec_local.cli.options import add_options, resolve
 from spec_local.cli.terminal import TextOutput, harmless, piped_input, read_text
@@ -22,6 +23,7 @@ examples:
   spec-local generate -p "Write a haiku about rivers"
   spec-local generate -f question.txt --temperature 0 --json > answer.json
   cat main.py | spec-local generate -p "Explain this program:" --stats
+  spec-local generate --input prompts.jsonl --output answers.jsonl --resume
 """
 
 
@@ -33,15 +35,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prompt.add_argument("--system", metavar="TEXT", help="system message")
     prompt.add_argument("--raw", action="store_true", help="continue the text as it is, without a chat template")
     output = parser.add_argument_group("output")
-    output.add_argument("-o", "--output", metavar="PATH", help="write the answer to a file")
+    output.add_argument("-o", "--output", metavar="PATH", help="write the answer, or all answers, to a file")
     output.add_argument("--json", action="store_true", help="print one JSON object with text, timings and statistics")
     output.add_argument("--stats", action="store_true", help="one line of statistics on stderr")
+    batch.add_arguments(parser)
     add_options(parser, ("models", "device", "speculation", "sampling", "comparison"))
 
 
 def run(arguments: Any) -> int:
-    """Answer one prompt."""
+    """Answer one prompt, or a file of them."""
     settings = resolve(vars(arguments))
+    batch.check(arguments)
+    if arguments.input is not None:
+        return batch.run(arguments, settings)
     prompt = read_prompt(arguments)
     # Checked before a model is loaded: a typing error should not cost a minute.
     from spec_local.cli.interrupt import Interrupt, InThread

@@ -16,6 +16,7 @@ from spec_local.errors import SpecLocalError
 
 COMMANDS = {
     "generate": "answer a prompt",
+    "verify": "check that speculation changes nothing, on this machine with this pair",
     "models": "list, fetch and check models",
     "config": "show the settings in force and where each comes from",
 }

@@ -140,6 +140,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("seed", "sampling", int, "same seed, same text", metavar="N", default="drawn and reported"),
     Option("max_tokens", "sampling", int, "longest answer", metavar="N", default="what the context holds"),
     Option("min_tokens", "sampling", int, "no end before this many tokens", metavar="N", default="0"),
+    Option("logprobs", "sampling", int, "log-probabilities of each token and its N likeliest rivals", metavar="N"),
     Option("stop", "sampling", str, "text that ends the answer", metavar="TEXT", many=True),
 )
 

@@ -32,6 +32,10 @@ _ONE_BITS = np.uint64(0x3FF0000000000000)
 
 _PRUNE_ABOVE = 4096
 """Above this many candidates the logarithm is taken only of those that could still win."""
+_LIGHT = 2.0**-14
+"""The ε of `Noise._contenders`: one light token in 16 384 is lucky."""
+_LUCKY = np.uint64(2**64 - 2**50 - 2**34)
+"""Hashes from here on may have U ≥ 1 - ε; 2³⁴ covers the bits that are not final, and rounding."""
 _CHUNK = 8192
 """Candidates hashed at a time: 64 KiB per operand stay in the inner caches."""
 
@@ -71,16 +75,20 @@ def _mix(state: int) -> int:
     return state ^ (state >> 31)
 
 
-def _mix_array(state: npt.NDArray[np.uint64], spare: npt.NDArray[np.uint64]) -> None:
-    """`_mix` on uint64 [k], in place; `spare` is uint64 [k] of working room."""
+def _mix_array(state: npt.NDArray[np.uint64], spare: npt.NDArray[np.uint64], last: bool = True) -> None:
+    """`_mix` on uint64 [k], in place; `spare` is uint64 [k] of working room.
+
+    Without the `last` step the upper 31 bits are final.
+    """
     np.right_shift(state, _30, out=spare)
     np.bitwise_xor(state, spare, out=state)
     np.multiply(state, _MIX_1_U, out=state)
     np.right_shift(state, _27, out=spare)
     np.bitwise_xor(state, spare, out=state)
     np.multiply(state, _MIX_2_U, out=state)
-    np.right_shift(state, _31, out=spare)
-    np.bitwise_xor(state, spare, out=state)
+    if last:
+        np.right_shift(state, _31, out=spare)
+        np.bitwise_xor(state, spare, out=state)
 
 
 class Noise:
@@ -167,29 +175,28 @@ class Noise:
         return int(ids[np.argmax(weights / self.exponential(purpose, position, ids))])
 
     def _contenders(self, purpose: Purpose, position: int, ids: Ids, weights: Weights) -> npt.NDArray[np.intp]:
-        """Indices, ascending, of a superset of the tokens that can win the race against the heaviest token.
+        """Indices, ascending, of a superset of the tokens that can win the race against the heaviest one.
 
-        A winner has w/E ≥ s, the heaviest one's score. As E = -log U ≥ 1 - U, it has 1 - U ≤ w/s too, which needs
-        no logarithm; about Σw/s tokens pass.
+        A winner has w/E ≥ s, the heaviest token's score, and E = -log U ≥ 1 - U; so it has w ≥ s·ε or U ≥ 1 - ε. The
+        second needs no logarithm, and no more of the hash than its upper bits, which the last step of the finaliser
+        leaves alone.
         """
         heaviest = int(np.argmax(weights))
         score = weights[heaviest] / self.exponential(purpose, position, ids[heaviest : heaviest + 1])[0]
-        per_score = 1.0 / float(score)
-        key = self._key(purpose, position)
+        heavy = weights >= score * _LIGHT
+        key = np.uint64(self._key(purpose, position))
         size = min(_CHUNK, len(ids))
-        hashed = np.empty(size, np.uint64)
-        spare = np.empty(size, np.uint64)
-        flags = np.empty(len(ids), np.bool_)
+        room = np.empty((2, size), np.uint64)
+        lucky = np.empty(len(ids), np.bool_)
         for low in range(0, len(ids), size):
             high = min(low + size, len(ids))
-            bits, room = hashed[: high - low], spare[: high - low]
-            np.copyto(bits, ids[low:high], casting="unsafe")
-            self._hash(key, bits, room)
-            reach = room.view(np.float64)
-            np.multiply(weights[low:high], per_score, out=reach)  # w/s
-            np.add(reach, bits.view(np.float64), out=reach)  # w/s + U + 1, up to 2⁻⁵³
-            np.greater_equal(reach, 2.0 - 1e-12, out=flags[low:high])  # a margin far above all rounding
-        return np.flatnonzero(flags)
+            state, spare = room[0, : high - low], room[1, : high - low]
+            np.copyto(state, ids[low:high], casting="unsafe")
+            np.multiply(state, _GOLDEN_U, out=state)
+            np.add(state, key, out=state)
+            _mix_array(state, spare, last=False)
+            np.greater_equal(state, _LUCKY, out=lucky[low:high])
+        return np.flatnonzero(np.logical_or(heavy, lucky, out=lucky))
 
     def _key(self, purpose: Purpose, position: int) -> int:
         return _mix(self._keys[purpose] + (position + 1) * _GOLDEN)

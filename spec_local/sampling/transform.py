@@ -34,9 +34,18 @@ _MANY = 4096
 """Above this many survivors the final softmax takes float32 exponentials (relative error below 1e-5)."""
 _CHUNK = 32768
 """Logits exponentiated at a time where the whole vocabulary's mass is needed: 128 KiB stay in the inner caches."""
+_HEAD = 512
+"""Most nuclei lie within the tokens likelier than (1 - top_p)/512."""
+_DEEPER = 2.5
+"""How far below the least a nucleus can need (in nats) the tokens are still weighed one by one."""
+_FEW = 32
+"""Looking up a token costs as much as an exponential of some ten: only for fewer than V/32 does it pay."""
+_SLACK = 1e-5
+"""Bound of the relative error of a sum of float32 exponentials, and of a bound rounded to float32."""
 _FLOOR = -64.0
 """Tokens e⁶⁴ times less likely than the likeliest are dropped. The noise has a resolution of 2⁻⁵², so they could not
 be drawn anyway; dropping them keeps every probability far from underflow."""
+_NONE = np.empty(0, np.intp)
 _NEGATIVE_INFINITY = np.float32(-np.inf)
 _LOWEST = np.finfo(np.float32).min
 
@@ -67,10 +76,10 @@ class Transform:
                 "Take token ids of the target model.",
             )
         biased = {token: bias for token, bias in sampling.logit_bias.items() if bias > BAN}
-        banned = [token for token, bias in sampling.logit_bias.items() if bias <= BAN]
+        banned = sampling.logit_bias.keys() - biased.keys()
         self._bias_ids = np.array(list(biased), np.intp)
         self._bias = np.array(list(biased.values()), np.float32)
-        self._banned = np.array(banned, np.intp)
+        self._banned = np.array(sorted(banned), np.intp)
         self._ends = np.array(sorted(end_ids), np.intp)
         self._first_end = prompt_length + sampling.min_tokens
         neutral = sampling.repeat_penalty == 1.0 and sampling.presence_penalty == sampling.frequency_penalty == 0.0
@@ -112,7 +121,7 @@ class Transform:
         values = self._adjusted(logits, history, position, allowed)
         if self.sampling.temperature == 0.0:
             best = int(np.argmax(values))  # the first NaN, if there is one
-            self._check(float(values[best]), position)
+            self._refuse_unusable(float(values[best]), position)
             return Row(np.array([best], np.int32), np.ones(1))
         return self._finish(*self._candidates(values, position))
 
@@ -129,22 +138,20 @@ class Transform:
         if not (recent or early or len(self._bias_ids) or len(self._banned) or allowed is not None):
             return logits
 
-        highest = float(logits.max())  # a ban must not hide damaged logits
-        if not highest < math.inf:
-            self._check(highest, position)
         values = self._scratch
         if allowed is None:
             np.copyto(values, logits)
         else:
+            self._refuse_damaged(float(logits.max()), position)  # a ban must not hide what is damaged
             self._mask(logits, allowed)
         if len(self._bias_ids):
             values[self._bias_ids] += self._bias
         if recent:
             self._penalise(values, recent)
-        if len(self._banned):
-            values[self._banned] = _NEGATIVE_INFINITY
-        if early:
-            values[self._ends] = _NEGATIVE_INFINITY
+        for banned in (self._banned, self._ends if early else _NONE):
+            if len(banned):
+                self._refuse_damaged(float(logits[banned].max()), position)
+                values[banned] = _NEGATIVE_INFINITY
         return values
 
     def _mask(self, logits: Logits, allowed: npt.NDArray[np.bool_]) -> None:
@@ -152,7 +159,8 @@ class Transform:
         assert allowed.shape == (self.n_vocab,)
         assert allowed.dtype == np.bool_
         bits = self._scratch.view(np.int32)
-        np.subtract(allowed.view(np.int8), 1, out=bits, dtype=np.int32, casting="unsafe")  # 0 allowed, -1 not
+        np.copyto(bits, allowed.view(np.int8))
+        np.subtract(bits, 1, out=bits)  # 0 allowed, -1 not
         np.bitwise_or(bits, logits.view(np.int32), out=bits)  # banned: all bits set, a NaN
         np.fmax(self._scratch, _NEGATIVE_INFINITY, out=self._scratch)  # NaN to -inf
 
@@ -165,14 +173,17 @@ class Transform:
         seen = np.where(seen <= 0.0, seen * s.repeat_penalty, seen / s.repeat_penalty)
         values[ids] = seen - (counts * s.frequency_penalty + s.presence_penalty)
 
-    def _check(self, highest: float, position: int) -> None:
-        """Refuse a row whose largest logit is no number a distribution can be made of."""
-        if math.isnan(highest) or highest == math.inf:
-            what = "NaN" if math.isnan(highest) else "infinite"
+    def _refuse_damaged(self, highest: float, position: int) -> None:
+        """Refuse logits whose largest is NaN or +inf."""
+        if not highest < math.inf:
             raise BackendError(
-                f"The model's output for token {position} is {what}.",
+                f"The model's output for token {position} is {'NaN' if math.isnan(highest) else 'infinite'}.",
                 "The file or the backend is faulty: try another quantisation, or the CPU with --gpu-layers 0.",
             )
+
+    def _refuse_unusable(self, highest: float, position: int) -> None:
+        """Refuse logits that no distribution can be made of, going by the largest."""
+        self._refuse_damaged(highest, position)
         if highest == -math.inf:
             raise BackendError(
                 f"No token can follow at position {position}: the model, bias, bans and grammar leave none.",
@@ -184,29 +195,26 @@ class Transform:
     def _candidates(self, values: Logits, position: int) -> tuple[Ids, Logits]:
         """Ids, ascending, and adjusted logits, both [k], of the tokens that every truncation step keeps."""
         s = self.sampling
-        mass: float | None = None  # Σ exp(logit - highest) of all that top-p starts from; None: of the candidates
+        nucleus_left = s.top_p < 1.0
         if 0 < s.top_k < self.n_vocab:
             ids, kept = self._top_k(values, s.top_k, position)
         else:
             highest = float(values.max())
-            self._check(highest, position)
-            if s.typical_p < 1.0:
-                cut = _FLOOR * max(s.temperature, 1.0)  # may remove the likeliest: the other steps cannot yet cut
+            self._refuse_unusable(highest, position)
+            if s.typical_p < 1.0:  # may remove the likeliest token: nothing is known yet of what min-p will cut
+                ids, kept = self._at_least(values, highest + _FLOOR * max(s.temperature, 1.0))
+            elif nucleus_left:
+                ids, kept = self._nucleus_of_all(values, highest)
+                nucleus_left = False
             else:
-                cut = _FLOOR * s.temperature
-                if s.min_p > 0.0:
-                    cut = max(cut, math.log(s.min_p))
-                if s.top_p < 1.0:
-                    # All tokens less likely than (1 - top_p)/2V weigh less than (1 - top_p)/2: the others reach top_p.
-                    mass = self._mass(values, highest)
-                    cut = max(cut, math.log(mass * (1.0 - s.top_p) / (2 * self.n_vocab)))
-            # One float32 step lower, so that rounding cannot lose a token; the steps below are exact.
-            ids, kept = self._at_least(values, np.nextafter(np.float32(highest + cut), _NEGATIVE_INFINITY))
+                least = math.log(s.min_p) if s.min_p > 0.0 else -math.inf
+                ids, kept = self._at_least(values, highest + max(least, _FLOOR * s.temperature))
         if s.typical_p < 1.0:
             keep = _typical(kept, s.typical_p)
             ids, kept = ids[keep], kept[keep]
-        if s.top_p < 1.0:
-            keep = _nucleus(kept, s.top_p, mass)
+        if nucleus_left:
+            falling, sums = _falling(kept)
+            keep = _first_of(kept, falling, 1 + int(np.searchsorted(sums, s.top_p * sums[-1])))
             ids, kept = ids[keep], kept[keep]
         if s.min_p > 0.0:
             keep = kept.astype(np.float64) - float(kept.max()) >= math.log(s.min_p)
@@ -228,32 +236,66 @@ class Transform:
         else:
             highest = values.max()
             bound = np.partition(values, size - k)[size - k]
-        self._check(float(highest), position)
-        ids, kept = self._at_least(values, np.maximum(bound, _LOWEST))
+        self._refuse_unusable(float(highest), position)
+        ids = np.flatnonzero(np.greater_equal(values, np.maximum(bound, _LOWEST), out=self._flags))
+        kept = values[ids]
         if len(ids) > k:
-            keep = _first_of(kept, k, np.partition(kept, len(kept) - k)[len(kept) - k])
+            keep = _first_of(kept, np.sort(kept)[::-1], k)
             ids, kept = ids[keep], kept[keep]
         return ids, kept
 
-    def _at_least(self, values: Logits, bound: np.float32) -> tuple[Ids, Logits]:
-        """Ids and logits, both [k], of all tokens at or above `bound`."""
-        np.greater_equal(values, bound, out=self._flags)
+    def _at_least(self, values: Logits, cut: float) -> tuple[Ids, Logits]:
+        """Ids and logits, both [k], of all tokens ≥ `cut`, and of those that rounding to float32 puts there."""
+        np.greater_equal(values, np.nextafter(np.float32(cut), _NEGATIVE_INFINITY), out=self._flags)
         if np.count_nonzero(self._flags) == self.n_vocab:
             return self._all_ids, values
         ids = np.flatnonzero(self._flags)
         return ids, values[ids]
 
+    def _nucleus_of_all(self, values: Logits, highest: float) -> tuple[Ids, Logits]:
+        """Ids and logits, both [k], of the fewest largest logits whose probabilities reach top-p.
+
+        Where the nucleus ends hangs on the mass of the whole vocabulary, M = Σ exp(logit - highest). Tokens below
+        ε = (1 - top_p)/2V of M weigh less than (1 - top_p)/2 together, so the nucleus has none of them.
+        """
+        top_p = self.sampling.top_p
+        least, most = self._mass_bounds(values, highest, math.log((1.0 - top_p) / (2 * self.n_vocab)) - _DEEPER)
+        for share in (_HEAD, 2 * self.n_vocab):  # nearly always the first few tokens do
+            ids, kept = self._at_least(values, highest + math.log(most * (1.0 - top_p) / share))
+            falling, sums = _falling(kept)
+            if sums[-1] > top_p * most:
+                break
+        count, other = 1 + np.searchsorted(sums, (top_p * least, top_p * most))
+        if count != other:
+            count = 1 + np.searchsorted(sums, top_p * self._mass(values, highest))
+        keep = _first_of(kept, falling, int(count))
+        return ids[keep], kept[keep]
+
+    def _mass_bounds(self, values: Logits, highest: float, depth: float) -> tuple[float, float]:
+        """Between which values M lies: the same one twice, unless few tokens reach `highest + depth`.
+
+        Then only these are weighed, and the many others count as nothing or as exp(depth) each.
+        """
+        np.greater_equal(values, np.float32(highest + depth), out=self._flags)
+        above = np.count_nonzero(self._flags)
+        if above * _FEW > self.n_vocab:
+            mass = self._mass(values, highest)
+            return mass, mass
+        least = float(np.exp(values[self._flags] - np.float32(highest)).sum())
+        most = least + (self.n_vocab - above) * math.exp(depth + _SLACK)
+        return least * (1.0 - _SLACK), most * (1.0 + _SLACK)
+
     def _mass(self, values: Logits, highest: float) -> float:
-        """Σ exp(logit - highest) over the vocabulary; relative error below 1e-6 (float32 terms, float64 sums)."""
-        shift = np.float32(highest)
+        """M, the sum of exp(logit - highest) [V]; float32 terms, relative error below `_SLACK`."""
+        shift = highest if abs(highest) > 60.0 else 0.0  # the logits of most models are in the range of exp as they are
         total = 0.0
         for low in range(0, self.n_vocab, _CHUNK):
             part = values[low : low + _CHUNK]
             terms = self._chunk[: len(part)]
-            np.subtract(part, shift, out=terms)
-            np.exp(terms, out=terms)
-            total += float(terms.sum())
-        return total
+            if shift:
+                part = np.subtract(part, np.float32(shift), out=terms)
+            total += float(np.exp(part, out=terms).sum())
+        return total * math.exp(shift - highest)
 
     # --- 3. temperature -----------------------------------------------------------------------------------------
 
@@ -281,34 +323,27 @@ class Transform:
             keep = scaled >= _FLOOR
             ids, scaled = ids[keep], scaled[keep]
         probs = np.exp(scaled, out=scaled).astype(np.float64)
-        probs /= probs.sum()
+        probs *= 1.0 / float(probs.sum())
         return Row(ids.astype(np.int32, copy=False), probs)
 
 
-def _first_of(values: Logits, count: int, border: np.floating) -> npt.NDArray[np.bool_]:
-    """Flags [k] of the `count` largest values, of which `border` is the smallest; ties to the first ones."""
-    keep = values > border
+def _falling(values: Logits) -> tuple[Logits, npt.NDArray[np.float64]]:
+    """The values [k] from the largest on, and the running sums of their exp(value - largest), float64 [k]."""
+    falling = np.sort(values)[::-1]
+    terms = falling.astype(np.float64)
+    terms -= terms[0]
+    return falling, np.cumsum(np.exp(terms, out=terms))
+
+
+def _first_of(values: Logits, falling: Logits, count: int) -> npt.NDArray[np.bool_]:
+    """Flags [k] of the `count` largest values, the smallest of which is `falling[count - 1]`; ties to the first."""
+    if count >= len(values):
+        return np.ones(len(values), np.bool_)
+    border = falling[count - 1]
+    keep: npt.NDArray[np.bool_] = values > border
     tied = np.flatnonzero(values == border)
     keep[tied[: count - np.count_nonzero(keep)]] = True
     return keep
-
-
-def _nucleus(values: Logits, top_p: float, mass: float | None) -> npt.NDArray[np.bool_]:
-    """Flags [k] of the fewest largest logits whose probabilities reach `top_p`; all, if these do not reach it.
-
-    Args:
-        values: float32 [k] logits.
-        top_p: The probability to reach; at least one token is kept.
-        mass: Σ exp(logit - highest) over the distribution that the values belong to; None: over the values.
-    """
-    falling = np.sort(values)[::-1]
-    sums = falling.astype(np.float64)
-    sums -= sums[0]
-    sums = np.cumsum(np.exp(sums, out=sums))
-    count = int(np.searchsorted(sums, top_p * (float(sums[-1]) if mass is None else mass))) + 1
-    if count >= len(values):
-        return np.ones(len(values), np.bool_)
-    return _first_of(values, count, falling[count - 1])
 
 
 def _typical(values: Logits, typical_p: float) -> npt.NDArray[np.bool_]:
@@ -319,17 +354,16 @@ def _typical(values: Logits, typical_p: float) -> npt.NDArray[np.bool_]:
     """
     log_probs = values.astype(np.float64)
     log_probs -= log_probs.max()
-    log_probs -= math.log(float(np.exp(log_probs).sum()))
     probs = np.exp(log_probs)
+    total = float(probs.sum())
+    probs /= total
+    log_probs -= math.log(total)
     distance = np.abs(log_probs - float((probs * log_probs).sum()))  # |log p - Σ p log p|
     near = np.arange(len(values))
-    limit = 1.0
-    while len(near) > _MANY:  # do not sort a vocabulary: a small enough distance that surely holds the set
-        within = np.flatnonzero(distance <= limit)
-        if float(probs[within].sum()) > typical_p + 1e-9 or len(within) == len(values):
-            near = within
-            break
-        limit *= 2.0
+    if len(near) > _MANY:  # do not sort a vocabulary: find the few steps of distance that surely hold the set
+        step = np.minimum(distance * 16.0, 4096.0).astype(np.intp)
+        reached = np.cumsum(np.bincount(step, weights=probs))
+        near = np.flatnonzero(step <= np.searchsorted(reached, typical_p + 1e-9))
     order = near[np.argsort(distance[near], kind="stable")]
     count = int(np.searchsorted(np.cumsum(probs[order]), typical_p)) + 1
     keep = np.zeros(len(values), np.bool_)

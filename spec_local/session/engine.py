@@ -30,8 +30,9 @@ from spec_local.sampling import RULES, Noise, Sampling, Transform
 from spec_local.session.costs import cost_profile
 from spec_local.session.generation import Generation, Progress, Prompt, Request
 from spec_local.session.loading import Loaded, LoadProgress, cannot_trim, load_models
+from spec_local.session.numerics import numerics
 from spec_local.session.options import EngineOptions
-from spec_local.session.result import Piece, Result, Timings
+from spec_local.session.result import Piece, Result, Timings, spell
 from spec_local.session.template import ChatTemplate, Message
 from spec_local.session.text_stream import TextStream
 from spec_local.speculation.adaptive import AdaptiveController
@@ -101,6 +102,8 @@ class Engine:
         self._speculator = Speculator(
             self._target, drafters, self._controller(list(drafters)), max_rows=options.max_rows
         )
+        self.numerics = numerics(loaded, options, options.longest_draft if drafters else 0)
+        """How far the numbers of wide passes are from those of one-row passes here."""
 
     # -- requests --------------------------------------------------------------------------------------------------
 
@@ -182,6 +185,7 @@ class Engine:
             end_ids=ends,
             on_token=stream.push,
             speculate=request.speculate,
+            top_logprobs=sampling.logprobs,
             pace=self._speculator.controller.enter(),
         )
         return Generation(request, sequence, stream, seed, origins, notices)
@@ -224,9 +228,22 @@ class Engine:
             },
             model=self.describe(),
             notices=(*self.notices, *generation.notices),
+            logprobs=None
+            if sequence.top_logprobs is None
+            else tuple(spell(entry, self.vocabulary) for entry in sequence.logprobs),
         )
 
     # -- facts -----------------------------------------------------------------------------------------------------
+
+    @property
+    def loaded(self) -> Loaded:
+        """The models and their contexts, for measurements and checks; whoever uses them leaves the caches as found."""
+        return self._loaded
+
+    @property
+    def speculator(self) -> Speculator:
+        """Plays the rounds. Its drafters and its controller may be exchanged between two answers."""
+        return self._speculator
 
     def tokenize(self, request: Request) -> tuple[list[int], list[str]]:
         """Token ids of a request's whole prompt, and notices about how they came about."""
@@ -264,7 +281,7 @@ class Engine:
 
     def describe(self) -> dict[str, Any]:
         """What is loaded, for JSON."""
-        return dict(self._description)
+        return {**self._description, "numerics": self.numerics.as_dict()}
 
     # -- life ------------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from spec_local.drafting.model import ModelDrafter, recent
 from spec_local.drafting.token_cache import Progress, TokenCache
 from spec_local.errors import BackendError, CacheError, SpecLocalError
 from spec_local.language_model import Chunk, LanguageModel, Logits
+from spec_local.sampling.logprobs import token_logprob
 from spec_local.sampling.row import Row
 from spec_local.speculation.controller import Controller, Offer, Outcome, Plan, Seat
 from spec_local.speculation.round import Round
@@ -211,6 +212,9 @@ class Speculator:
             s.fail(error)
             return 0, 0, 0
         emitted = s.emit(verdict.tokens)
+        if s.top_logprobs is not None:  # the row before an emitted token is the target's, whoever proposed it
+            taken = enumerate(s.tokens[position:])
+            s.logprobs.extend(token_logprob(logits[i], token, s.top_logprobs) for i, token in taken)
         tested = min(len(draft), emitted) if s.finish else len(draft)
         return min(verdict.accepted, emitted), tested, emitted
 

@@ -156,3 +156,19 @@ def test_cache_folder(platform: str, environment: dict[str, str], expected: str)
 def test_cache_folder_is_the_products_own(home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SPEC_LOCAL_HOME", str(tmp_path / home) if home else "")
     assert wheels.cache_folder(os.environ) == paths.cache_folder()
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("llama_cpp/lib/libggml-rpc.so", True),
+        ("llama_cpp/lib/libggml-rpc.dylib", True),
+        ("llama_cpp/lib/ggml-rpc.dll", True),
+        ("lib/libggml-rpc.so", False),
+        ("llama_cpp/lib/libggml-cpu.so", False),
+    ],
+)
+def test_the_rpc_back_end_must_lie_beside_the_others(name: str, found: bool, tmp_path: Path):
+    with zipfile.ZipFile(tmp_path / NAME, "w") as archive:
+        archive.writestr(name, b"code")
+    assert wheels.has_rpc(tmp_path / NAME) is found

@@ -70,3 +70,10 @@ def test_zero_is_a_seed_and_a_budget() -> None:
 def test_frozen() -> None:
     with pytest.raises(ValidationError):
         Sampling().temperature = 1.0  # type: ignore[misc]
+
+
+def test_draft_rows_are_short_and_otherwise_the_same() -> None:
+    assert Sampling().for_draft() == Sampling()
+    for top_k in (0, 129, 5000):
+        whole = Sampling(top_k=top_k, top_p=1.0, min_p=0.0, temperature=1.3, logit_bias={4: -100.0}, seed=3)
+        assert whole.for_draft() == whole.model_copy(update={"top_k": 128})

@@ -238,10 +238,11 @@ def test_large_vocabularies_equal_the_reference(fields: dict[str, Any], spread: 
 
 
 @pytest.mark.parametrize("top_p", [0.05, 0.9, 0.999, 0.999999])
-@pytest.mark.parametrize("spread", [0.01, 2.5, 6.0])
-def test_nucleus_of_a_large_vocabulary_is_the_fewest_likeliest(top_p: float, spread: float) -> None:
+@pytest.mark.parametrize("spread", [0.01, 0.7, 2.5, 6.0])
+@pytest.mark.parametrize("offset", [0.0, 500.0, -500.0])
+def test_nucleus_of_a_large_vocabulary_is_the_fewest_likeliest(top_p: float, spread: float, offset: float) -> None:
     """Where tokens are so improbable that no reference can say which one is the last."""
-    logits = realistic(33_001, 1, spread)
+    logits = realistic(33_001, 1, spread) + np.float32(offset)
     row = transform(OFF | {"top_p": top_p}, 33_001).row(logits, [], 0)
     order = np.lexsort((np.arange(len(logits)), -logits))
     assert sorted(order[: len(row.ids)]) == row.ids.tolist()
