@@ -25,6 +25,7 @@ CACHE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "
 """Cache element types and their ggml numbers."""
 _FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 _ABORTED = 2
+_MOST_CELLS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Context:
         if not self._handle:
             raise BackendError(
                 f"llama.cpp cannot make a context of {options.n_ctx} tokens for {model.path.name}{last_error()}.",
-                "Try a smaller --n-ctx, or --cache-type-k q8_0 --cache-type-v q8_0.",
+                "Try a smaller --n-ctx, or other cache types (--cache-type-k, --cache-type-v).",
             )
         self._memory = self._lib.llama_get_memory(self._handle)
         self._batch = _Batch(self._lib, self.n_batch)
@@ -90,7 +91,10 @@ class Context:
         if options.flash_attention not in _FLASH_ATTENTION:
             raise UsageError(f"Flash attention cannot be {options.flash_attention!r}.", "Use auto, on or off.")
         params = self._lib.llama_context_default_params()
-        params.n_ctx = (options.n_ctx + options.pad_width) * options.n_seq
+        cells = (options.n_ctx + options.pad_width) * options.n_seq
+        if cells > _MOST_CELLS:
+            raise UsageError(f"A context of {cells} tokens over all sequences is too large.", "Take a smaller --n-ctx.")
+        params.n_ctx = cells
         params.n_batch = params.n_ubatch = self.n_batch
         params.n_seq_max = options.n_seq
         params.n_outputs_max = self._most_rows

@@ -1,4 +1,4 @@
-"""Tiny random GGUF files that llama.cpp really loads: a transformer of 50 000 weights, and a recurrent model.
+"""Tiny random GGUF files that llama.cpp really loads: a transformer of 100 000 weights, and a recurrent model.
 
 All share one vocabulary: every byte is a token, some pairs and words are merged, and the ChatML control tokens are there.
 A file takes milliseconds to write and to load, so the whole stack can be tested on real caches and real kernels.
@@ -66,7 +66,7 @@ def write_transformer(
     near: float = 0.0,
     sharpness: float = 6.0,
     layers: int = 2,
-    width: int = 32,
+    width: int = 64,
     template: str | None = TEMPLATE,
     n_ctx_train: int = 2048,
     **options: Any,
@@ -79,7 +79,7 @@ def write_transformer(
         near: Relative noise added to the weights of the same seed: a draft that often agrees.
         sharpness: Scale of the logits; at 6 the likeliest token has about half of the probability.
         layers: Blocks.
-        width: Embedding length, a multiple of 32.
+        width: Embedding length, a multiple of 64, so that quantised caches work too.
         template: Chat template, or None for a file without one.
         n_ctx_train: What the file says it was trained for.
         options: `add_bos`, `add_eos`, `bos`, `padding` (unused tokens at the end), `recommended` (sampling metadata).
