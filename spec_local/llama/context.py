@@ -18,7 +18,7 @@ import numpy as np
 
 from spec_local.errors import Aborted, BackendError, CacheError, UsageError
 from spec_local.language_model import Chunk, Logits
-from spec_local.llama.library import forget_log, last_error, llama
+from spec_local.llama.library import forget_log, first_error, llama
 from spec_local.llama.model import Model
 
 CACHE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "bf16": 30}
@@ -75,7 +75,7 @@ class Context:
         self._handle = self._lib.llama_init_from_model(model.handle, self._params(options))
         if not self._handle:
             raise BackendError(
-                f"llama.cpp cannot make a context of {options.n_ctx} tokens for {model.path.name}{last_error()}.",
+                f"llama.cpp cannot make a context of {options.n_ctx} tokens for {model.path.name}{first_error()}.",
                 "Try a smaller --n-ctx, or other cache types (--cache-type-k, --cache-type-v).",
             )
         self._memory = self._lib.llama_get_memory(self._handle)
@@ -129,6 +129,7 @@ class Context:
             raise BackendError(f"The context of {self.model.path.name} is closed.")
         if self._abort_flag[0] != b"\x00":  # backends that cannot stop inside a pass stop before the next one
             raise Aborted("A pass was stopped before it began.")
+        forget_log()
         status = self._lib.llama_decode(self._handle, batch.view())
         self.passes += 1
         if status != 0:
@@ -144,7 +145,7 @@ class Context:
 
     def _roll_back(self, chunks: Sequence[Chunk], starts: Sequence[int], status: int) -> None:
         """A failed pass may leave what it finished in the caches; take that out before saying so."""
-        reason = "was stopped" if status == _ABORTED else f"failed with status {status}{last_error()}"
+        reason = "was stopped" if status == _ABORTED else f"failed with status {status}{first_error()}"
         for chunk, start in zip(chunks, starts, strict=True):
             if self.length(chunk.seq) > start:
                 try:

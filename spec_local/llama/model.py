@@ -11,7 +11,7 @@ from typing import Any
 
 from spec_local.errors import BackendError, ModelError, UsageError
 from spec_local.llama.devices import pick_devices
-from spec_local.llama.library import forget_log, last_error, llama
+from spec_local.llama.library import forget_log, first_error, llama
 from spec_local.llama.vocabulary import Vocabulary
 
 ALL_LAYERS = -1
@@ -79,7 +79,7 @@ class Model:
             if cancelled:
                 raise ModelError(f"Loading {path} was cancelled.")
             raise ModelError(
-                f"llama.cpp cannot load {path}{last_error()}.", "Check the file with `spec-local models show`."
+                f"llama.cpp cannot load {path}{first_error()}.", "Check the file with `spec-local models show`."
             )
         self.vocabulary = Vocabulary(self._lib.llama_model_get_vocab(self._handle))
         if not self._lib.llama_model_has_decoder(self._handle):
