@@ -1,8 +1,8 @@
 """The draft model as a drafter: a smaller model races ahead, one batched step for all sequences at a time.
 
-Its cache holds a prefix of each sequence and, until the next draft, drafted tokens that were rejected. A drafted token is
-decoded only when another one is drawn after it, so the last token of every draft, and a draft that is never made, cost no
-step; what the cache lacks is caught up in one batch.
+Its cache holds a prefix of each sequence and, until the next draft, drafted tokens that were rejected. A drafted token
+is decoded only when another one is drawn after it, so the last token of every draft, and a draft that is never made,
+cost no step; what the cache lacks is caught up in one batch.
 """
 
 from __future__ import annotations
@@ -75,6 +75,16 @@ class ModelDrafter:
         fresh = tokens[held:]
         room = self.model.n_ctx - len(tokens) + 1
         return 0 if room < 0 or any(token >= self.model.n_vocab for token in fresh) else room, len(fresh)
+
+    def prefill(self, slot: int, tokens: Sequence[int]) -> None:
+        """Bring the cache of `slot` to `tokens`, in batches.
+
+        Raises:
+            Aborted: Stopped on request; what was decoded stays.
+            BackendError: A pass failed, or the cache cannot be cut back.
+        """
+        self._cache.cut(slot, self._cache.shared(slot, tokens, self._known.pop(slot, 0)))
+        self._cache.fill(slot, tokens)
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         """One draft per request; all live drafts take each step in one pass.

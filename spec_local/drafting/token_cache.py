@@ -1,7 +1,7 @@
 """`TokenCache`: a language model whose caches are known token by token.
 
-The model says how many tokens a slot holds; this remembers which. The target and the draft model each sit behind one, so
-there is a single place where caches are compared, cut, filled and, after a failure, believed again.
+The model says how many tokens a slot holds; this remembers which. The target and the draft model each sit behind one,
+so there is a single place where caches are compared, cut, filled and, after a failure, believed again.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class TokenCache:
 
     def decode(self, chunks: Sequence[Chunk]) -> list[Logits]:
         """`LanguageModel.decode`, booked."""
-        assert all(self.holds(chunk.seq, len(self.tokens(chunk.seq))) for chunk in chunks), "a cache holds unknown tokens"
+        for chunk in chunks:
+            assert self.holds(chunk.seq, len(self.tokens(chunk.seq))), "the cache holds unknown tokens: cut it first"
         try:
             rows = self.model.decode(chunks)
         except BaseException:

@@ -18,7 +18,7 @@ import numpy as np
 
 from spec_local.errors import Aborted, BackendError, CacheError, UsageError
 from spec_local.language_model import Chunk, Logits
-from spec_local.llama.library import forget_log, first_error, llama
+from spec_local.llama.library import first_error, forget_log, llama
 from spec_local.llama.model import Model
 
 CACHE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "bf16": 30}
@@ -169,15 +169,12 @@ class Context:
             return
         done = self._lib.llama_memory_seq_rm(self._memory, seq, length if length else -1, -1)
         after = self.length(seq)
+        name = self.model.path.name
         if not done or after != length:
-            raise CacheError(
-                f"The cache of {self.model.path.name} cannot be cut from {before} to {length} tokens (it holds {after})."
-            )
+            raise CacheError(f"The cache of {name} cannot be cut from {before} to {length} tokens (it holds {after}).")
         oldest = int(self._lib.llama_memory_seq_pos_min(self._memory, seq))
         if length and self.model.n_swa and oldest > max(0, length - self.model.n_swa):
-            raise CacheError(
-                f"The sliding window of {self.model.path.name} has forgotten what a cut to {length} tokens needs."
-            )
+            raise CacheError(f"The sliding window of {name} has forgotten what a cut to {length} tokens needs.")
 
     def copy(self, source: int, target: int) -> None:
         """Make the cache of sequence `target` equal to that of `source` (cells are shared, not copied)."""

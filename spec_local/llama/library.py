@@ -33,7 +33,7 @@ def recent_log(errors_only: bool = False) -> list[str]:
 
 
 def first_error() -> str:
-    """llama.cpp's own word about a failure, in brackets, or an empty string: of a chain of errors the first names the cause."""
+    """llama.cpp's own word about a failure, in brackets, or an empty string: the first error, which names the cause."""
     lines = recent_log(errors_only=True)
     cause = _FUNCTION.sub("", lines[0].strip()) if lines else ""
     return f" (llama.cpp says: {cause})" if cause else ""

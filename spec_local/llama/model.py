@@ -11,7 +11,7 @@ from typing import Any
 
 from spec_local.errors import BackendError, ModelError, UsageError
 from spec_local.llama.devices import pick_devices
-from spec_local.llama.library import forget_log, first_error, llama
+from spec_local.llama.library import first_error, forget_log, llama
 from spec_local.llama.vocabulary import Vocabulary
 
 ALL_LAYERS = -1

@@ -49,7 +49,7 @@ class Vocabulary:
             raise ModelError(
                 "This model's tokenizer cannot take the text.", "Check the file with `spec-local models show`."
             )
-        # A template that already wrote the begin-of-text token must not get a second one, and nothing can follow an end.
+        # A template that wrote the begin-of-text token must not get a second one, and nothing can follow an end.
         start = 1 if count > 1 and add_special and tokens[0] == tokens[1] == self.bos else 0
         end = count - 1 if count and add_special and self._adds_eos and tokens[count - 1] == self.eos else count
         return list(tokens[start:end])

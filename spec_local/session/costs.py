@@ -46,7 +46,9 @@ def measure(
     best: dict[int, float] = {}
     for _ in range(repeats):
         for n in rows:
-            wanted = min(n, context.options.max_rows)  # a draft context returns few rows; the others only fill its cache
+            wanted = min(
+                n, context.options.max_rows
+            )  # a draft context returns few rows; the others only fill its cache
             started = clock()
             context.decode([Chunk(0, [0] * n, wanted)])
             seconds = clock() - started

@@ -152,7 +152,7 @@ class Engine:
         return stream.result
 
     def cancel(self) -> None:
-        """Stop what is running, or the stream made last, within one pass; it ends as "cancelled". Any thread may call this."""
+        """Stop what is running, or the stream made last, within one pass: it ends as "cancelled". From any thread."""
         for context in self._loaded.contexts:
             context.abort(True)
 
@@ -198,7 +198,7 @@ class Engine:
         generation.prefill_s = time.perf_counter() - started
 
     def step(self, generations: Many[Generation]) -> None:
-        """One round for every generation that is not finished. One that fails is finished too: look at `sequence.error`."""
+        """One round for every unfinished generation. One that fails is finished by it: see `sequence.error`."""
         with self._computing(generations):
             self._speculator.round([generation.sequence for generation in generations])
 

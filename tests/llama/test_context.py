@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -243,7 +243,7 @@ def test_a_stopped_pass_of_a_running_state_leaves_nothing_rather_than_a_wrong_st
         expected = _rows(context, TOKENS)
         context.trim(0, 0)
         _rows(context, TOKENS[:5])
-        context._lib = _Without(context._lib, llama_decode=_decode_then(context, 2))
+        context._lib = cast(Any, _Without(context._lib, llama_decode=_decode_then(context, 2)))
         with pytest.raises(Aborted):
             _rows(context, [1, 2, 3])
         context._lib = context._lib._lib
@@ -258,7 +258,7 @@ def test_a_failed_pass_leaves_the_caches_as_they_were(make: Make, status: int, e
     expected = _rows(context, TOKENS)
     context.trim(0, 5)
     _rows(context, [1, 2], 1)
-    context._lib = _Without(context._lib, llama_decode=_decode_then(context, status))
+    context._lib = cast(Any, _Without(context._lib, llama_decode=_decode_then(context, status)))
     with pytest.raises(error):
         context.decode([Chunk(0, [7, 7, 7], 1), Chunk(1, [8], 1)])
     context._lib = context._lib._lib
@@ -304,14 +304,20 @@ def test_options_that_do_not_exist_are_refused(make: Make) -> None:
 
 def test_cache_types_and_flash_attention_give_nearly_the_same_numbers(make: Make) -> None:
     expected = _rows(make(flash_attention="off"), TOKENS)
-    for options in ({"cache_type_k": "q8_0", "cache_type_v": "q8_0"}, {"cache_type_k": "bf16"}, {"flash_attention": "on"}):
+    for options in (
+        {"cache_type_k": "q8_0", "cache_type_v": "q8_0"},
+        {"cache_type_k": "bf16"},
+        {"flash_attention": "on"},
+    ):
         np.testing.assert_allclose(_rows(make(**options), TOKENS), expected, rtol=0, atol=0.5)
 
 
 def test_too_large_a_context_is_a_sentence(model: Model, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="6400000000 tokens"):
         make(n_ctx=100_000_000, n_seq=64)
-    monkeypatch.setattr("spec_local.llama.context.llama", lambda: _Without(model._lib, llama_init_from_model=lambda *_: None))
-    with pytest.raises(BackendError, match="cannot make a context of 64 tokens for target.gguf") as caught:
+    monkeypatch.setattr(
+        "spec_local.llama.context.llama", lambda: _Without(model._lib, llama_init_from_model=lambda *_: None)
+    )
+    with pytest.raises(BackendError, match=r"cannot make a context of 64 tokens for target\.gguf") as caught:
         make()
     assert "--n-ctx" in caught.value.hint

@@ -70,7 +70,7 @@ def test_the_controller_is_told_what_was_submitted_and_what_came_of_it() -> None
     told: list[Outcome] = []
 
     class Listening(AtLeastTwo):
-        def observe(self, outcomes):  # type: ignore[no-untyped-def]
+        def observe(self, outcomes):
             told.extend(outcomes)
 
     sequence = make_sequence(GREEDY, max_tokens=20)

@@ -39,13 +39,15 @@ def test_one_pass_for_each_drafted_token_and_none_for_the_last(length: int) -> N
         made = draft.calls[passes:]
         assert len(made) == record.drafted
         if made:
-            # The first step reads what the cache lacks, the last token included, in one batch; each further one a token.
+            # The first step reads what the cache lacks, the last token included, in one batch; each further one, one.
             assert [len(call[0].tokens) for call in made] == [known - min(kept, known - 1)] + [1] * (len(made) - 1)
             assert draft.length(0) == known + record.drafted - 1
 
 
 def _agreeing(cache: list[int], tokens: list[int]) -> int:
-    return next((i for i, (a, b) in enumerate(zip(cache, tokens, strict=False)) if a != b), min(len(cache), len(tokens)))
+    return next(
+        (i for i, (a, b) in enumerate(zip(cache, tokens, strict=False)) if a != b), min(len(cache), len(tokens))
+    )
 
 
 def test_every_token_is_decoded_once_when_all_are_accepted() -> None:
@@ -137,7 +139,7 @@ def test_tokens_the_draft_does_not_know_stop_drafting_for_that_sequence_only() -
 
 def test_drafting_stops_at_an_end_token_and_when_the_controller_says_so() -> None:
     class Doubtful(FixedController):
-        def more(self, plan, confidence):  # type: ignore[no-untyped-def]
+        def more(self, plan, confidence):
             asked.append(len(confidence))
             return len(confidence) < 2
 

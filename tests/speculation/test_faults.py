@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from toy_drafters import Breaking, perfect
@@ -61,7 +62,7 @@ def test_a_target_pass_that_fails_at_every_call(error: type[Exception], loses_ca
             target.fail_at(call, error=error)
             target.loses_cache = loses_cache
             engine, sequence = speculator(drafters(), 3, target=target), _make()
-            failed = _insist(lambda: engine.prefill(sequence), error)
+            failed = _insist(partial(engine.prefill, sequence), error)
             while sequence.finish is None:
                 before = list(sequence.tokens), len(sequence.rounds)
                 try:
@@ -204,7 +205,7 @@ def test_an_interrupt_between_a_pass_and_its_booking() -> None:
     class Interrupted(ToyModel):
         strike_at = -1
 
-        def decode(self, chunks):  # type: ignore[no-untyped-def]
+        def decode(self, chunks):
             rows = super().decode(chunks)
             if len(self.calls) == self.strike_at:
                 raise KeyboardInterrupt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -53,13 +54,14 @@ def _expected() -> list[Sequence]:
 
 def _drafters(kind: str) -> dict[str, Drafter]:
     slots = len(CASES)
-    return {
+    makers: dict[str, Callable[[], dict[str, Drafter]]] = {
         "model": lambda: model_drafter(slots=slots),
         "text": text_drafter,
         "both": lambda: {**model_drafter(slots=slots), **text_drafter()},
         "junk": lambda: {"text": junk(VOCABULARY, seed=3)},
         "none": dict,
-    }[kind]()
+    }
+    return makers[kind]()
 
 
 @pytest.mark.parametrize("kind", ["model", "text", "both", "junk", "none"])
@@ -104,7 +106,7 @@ def test_rows_of_a_pass_are_limited(max_rows: int) -> None:
 def test_sequences_come_and_go_while_others_run() -> None:
     """Eight requests over three slots, as a batch does it: a free slot is filled again at once."""
     chance = random.Random(1)
-    requests = [
+    requests: list[tuple[dict[str, Any], dict[str, Any]]] = [
         (settings, {"seed": i, "prompt": [i % VOCABULARY, 2, i % 5], "max_tokens": chance.randint(1, 30)})
         for i, settings in enumerate([GREEDY, WARM] * 5)
     ]

@@ -50,7 +50,9 @@ class Machine(RuleBasedStateMachine):
         self.running: dict[int, tuple[Sequence, dict[str, Any]]] = {}
         self.last: dict[int, list[int]] = {}
 
-    @initialize(n_batch=st.integers(8, 40), draft_batch=st.integers(2, 40), draft_ctx=st.integers(10, 200), loses=st.booleans())
+    @initialize(
+        n_batch=st.integers(8, 40), draft_batch=st.integers(2, 40), draft_ctx=st.integers(10, 200), loses=st.booleans()
+    )
     def begin(self, n_batch: int, draft_batch: int, draft_ctx: int, loses: bool) -> None:
         self.target = target_model(slots=SLOTS, n_batch=n_batch)
         self.draft = draft_model(slots=SLOTS, n_batch=draft_batch, n_ctx=draft_ctx)

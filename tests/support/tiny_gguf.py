@@ -1,6 +1,6 @@
 """Tiny random GGUF files that llama.cpp really loads: a transformer of 100 000 weights, and a recurrent model.
 
-All share one vocabulary: every byte is a token, some pairs and words are merged, and the ChatML control tokens are there.
+All share one vocabulary: every byte is a token, some pairs and words are merged, and ChatML's control tokens are there.
 A file takes milliseconds to write and to load, so the whole stack can be tested on real caches and real kernels.
 """
 
@@ -105,7 +105,7 @@ def write_transformer(
     def weights(*shape: int, scale: float = 1.0) -> np.ndarray:
         values = rng.normal(size=shape) * scale / np.sqrt(shape[-1])
         noise = other.normal(size=shape) * scale / np.sqrt(shape[-1])
-        return (values + near * noise).astype(np.float32)
+        return np.asarray(values + near * noise, np.float32)
 
     def ones() -> np.ndarray:
         return np.ones(width, np.float32)
@@ -149,7 +149,7 @@ def write_recurrent(path: Path, *, seed: int = 0, layers: int = 2, width: int = 
     rng = np.random.default_rng(seed)
 
     def weights(*shape: int, scale: float = 1.0) -> np.ndarray:
-        return (rng.normal(size=shape) * scale / np.sqrt(shape[-1])).astype(np.float32)
+        return np.asarray(rng.normal(size=shape) * scale / np.sqrt(shape[-1]), np.float32)
 
     tensors = {
         "token_embd.weight": weights(N_VOCAB, width, scale=np.sqrt(width)),

@@ -1,7 +1,7 @@
 """A language model small enough to reason about: logits from a table, caches that are lists, faults at will.
 
-It is strict where llama.cpp is silent: a token outside the vocabulary, a slot named twice, a batch that is too long or a
-row that was never asked for is a failed assertion.
+It is strict where llama.cpp is silent: a token outside the vocabulary, a slot named twice or a batch that is too long
+is a failed assertion, and a row turns into NaN with the next pass.
 """
 
 from __future__ import annotations
@@ -145,4 +145,3 @@ class ToyModel:
         if self.trim_mode == "lies" and length:
             return
         del cache[length:]
-

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence as Many
 from typing import Any
 
+from toy_model import Table, ToyModel
+
 from spec_local.drafting.drafter import Drafter
 from spec_local.drafting.model import ModelDrafter
 from spec_local.drafting.text import TextDrafter
@@ -13,7 +15,6 @@ from spec_local.speculation.controller import Controller, FixedController
 from spec_local.speculation.round import Round
 from spec_local.speculation.sequence import Sequence
 from spec_local.speculation.speculator import Speculator
-from toy_model import Table, ToyModel
 
 VOCABULARY = 23
 PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
