@@ -18,6 +18,7 @@ COMMANDS = {
     "generate": "answer a prompt",
     "verify": "check that speculation changes nothing, on this machine with this pair",
     "models": "list, fetch and check models",
+    "doctor": "check this machine: build, devices, memory, folders, and a decode on each device",
     "config": "show the settings in force and where each comes from",
 }
 
