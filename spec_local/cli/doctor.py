@@ -61,12 +61,8 @@ def _python(_problems: list[dict[str, str]]) -> dict[str, str]:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             versions[package] = "not installed"
-    return {
-        "version": platform.python_version(),
-        "executable": sys.executable,
-        "system": platform.platform(),
-        **versions,
-    }
+    here = {"version": platform.python_version(), "executable": sys.executable, "system": platform.platform()}
+    return here | versions
 
 
 def _llama(_problems: list[dict[str, str]]) -> dict[str, Any]:
@@ -75,7 +71,6 @@ def _llama(_problems: list[dict[str, str]]) -> dict[str, Any]:
     library = llama()
     return {
         **build_info(),
-        "gpu_offload": bool(library.llama_supports_gpu_offload()),
         "rpc": bool(library.llama_supports_rpc()),
     }
 
@@ -196,8 +191,8 @@ def _print(report: dict[str, Any]) -> None:
     line("spec-local", f" {report['spec_local']}, Python {python['version']} on {python['system']}")
     if "error" not in llama:
         line("llama.cpp", f"{llama['llama_cpp']} (llama-cpp-python {llama['llama_cpp_python']}); {llama['features']}")
-        offload = "yes" if llama["gpu_offload"] else "no"
-        line("", f"GPU offload {offload}, RPC {'yes' if llama['rpc'] else 'no'}")
+        offload = [device["name"] for device in report["devices"] if device["kind"] not in ("cpu", "accelerator")]
+        line("", f"offload devices: {', '.join(offload) or 'none'}; RPC {'yes' if llama['rpc'] else 'no'}")
     for device in report["devices"] if isinstance(report["devices"], list) else []:
         free, total = device["free_bytes"] / 1e9, device["total_bytes"] / 1e9
         line("device", f"{device['name']}: {device['description']}, {free:.1f} of {total:.1f} GB free")

@@ -86,7 +86,7 @@ def _key(devices: Sequence[str]) -> str:
     if spec is not None and spec.origin:
         files = sorted((Path(spec.origin).parent / "lib").glob("*"))
         library = " ".join(f"{file.name}:{file.stat().st_size}:{file.stat().st_mtime_ns}" for file in files)
-    parts = (library, platform.machine(), platform.processor(), platform.release(), _cpu_flags(), *devices)
+    parts = (library, platform.machine(), platform.release(), _cpu_flags(), *devices)
     return sha256("\n".join(parts).encode()).hexdigest()[:24]
 
 
