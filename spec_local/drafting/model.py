@@ -1,7 +1,8 @@
 """The draft model as a drafter: a smaller model races ahead, one batched step for all sequences at a time.
 
-Its cache holds a prefix of each sequence. A drafted token is decoded only when another one is drawn after it, so the
-last token of every draft, and a draft that is never made, cost no step; what the cache lacks is caught up in one batch.
+Its cache holds a prefix of each sequence and, until the next draft, drafted tokens that were rejected. A drafted token is
+decoded only when another one is drawn after it, so the last token of every draft, and a draft that is never made, cost no
+step; what the cache lacks is caught up in one batch.
 """
 
 from __future__ import annotations
