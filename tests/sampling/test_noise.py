@@ -155,7 +155,7 @@ def test_one_token_is_chosen_without_noise() -> None:
 
 
 def test_ties_go_to_the_smallest_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Noise, "exponential", lambda self, purpose, position, ids: np.ones(len(ids)))
+    monkeypatch.setattr(Noise, "_log_uniform", lambda self, purpose, position, ids: -np.ones(len(ids)))
     assert Noise(0).choose(Purpose.SHARED, 0, np.array([4, 6, 8], np.int32), np.array([1.0, 2.0, 2.0])) == 6
 
 
