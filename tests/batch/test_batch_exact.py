@@ -1,4 +1,4 @@
-"""Results do not depend on how many sequences there are, on their order, or on their neighbours: real rounds on toys."""
+"""Results do not depend on the number of sequences, their order, or their neighbours: real rounds on toys."""
 
 from __future__ import annotations
 

@@ -173,7 +173,9 @@ def test_answers_to_lines_that_are_gone_are_kept(source: Path, tmp_path: Path) -
 
 def test_repeated_ids_are_reported_and_all_done(tmp_path: Path) -> None:
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    source.write_text('{"id": 1, "prompt": "a"}\n{"id": 1, "prompt": "b"}\n{"id": "1", "prompt": "c"}\n{"id": 1, "prompt": "a"}\n')
+    source.write_text(
+        '{"id": 1, "prompt": "a"}\n{"id": 1, "prompt": "b"}\n{"id": "1", "prompt": "c"}\n{"id": 1, "prompt": "a"}\n'
+    )
     job = run(source, out)
     assert len(lines(out)) == 4
     assert [note[:24] for note in job.summary.notes] == ["The id 1 of line 2 was t", "The id 1 of line 4 was t"]
@@ -185,7 +187,9 @@ def test_repeated_ids_are_reported_and_all_done(tmp_path: Path) -> None:
 def test_misspelt_fields_are_noted_once(tmp_path: Path) -> None:
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text('{"prompt": "a", "temprature": 0, "label": 1}\n' * 3)
-    assert run(source, out).summary.notes == ["The field 'temprature' (line 1) means nothing here; did you mean temperature?"]
+    assert run(source, out).summary.notes == [
+        "The field 'temprature' (line 1) means nothing here; did you mean temperature?"
+    ]
 
 
 def test_an_output_that_holds_something_is_not_touched(source: Path, tmp_path: Path) -> None:
@@ -201,7 +205,7 @@ def test_an_output_that_holds_something_is_not_touched(source: Path, tmp_path: P
 def test_a_file_that_is_no_output_is_not_resumed(source: Path, tmp_path: Path, content: str) -> None:
     out = tmp_path / "precious"
     out.write_text(content)
-    with pytest.raises(UsageError, match="Line 1 of .* is no record"):
+    with pytest.raises(UsageError, match=r"Line 1 of .* is no record"):
         run(source, out, resume=True)
     assert out.read_text() == content
 
@@ -222,7 +226,10 @@ def test_second_run_is_refused_and_the_lock_ends_with_the_first(source: Path, tm
 
 def test_lock_holds_between_processes_and_ends_with_them(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
-    code = f"import sys; from spec_local.batch.output import OutputFile; o = OutputFile({str(out)!r}); print('held', flush=True); sys.stdin.read()"
+    code = (
+        "import sys; from spec_local.batch.output import OutputFile; "
+        f"output = OutputFile({str(out)!r}); print('held', flush=True); sys.stdin.read()"
+    )
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"

@@ -156,7 +156,7 @@ def test_surrogate_pairs_are_characters() -> None:
 
 
 def test_plain_text_is_one_prompt_a_line() -> None:
-    data = "erste\r\n\n  \n{\"prompt\": 1}\n“dritte”".encode()
+    data = 'erste\r\n\n  \n{"prompt": 1}\n“dritte”'.encode()
     items = read(data, format="text")
     assert [(item.line, item.prompt) for item in items if isinstance(item, Item)] == [
         (1, "erste"), (4, '{"prompt": 1}'), (5, "“dritte”"),
@@ -187,7 +187,8 @@ def test_template_reads_no_attributes() -> None:
 
 
 def test_csv() -> None:
-    data = b'\xef\xbb\xbfid,prompt,note\r\n1,"one, ""quoted""",n\r\n,"two\nlines",\r\n\r\n3,\xff,x\r\n4,ok\r\n5,  ,x\r\n6,six,x'
+    data = b'\xef\xbb\xbfid,prompt,note\r\n1,"one, ""quoted""",n\r\n,"two\nlines",\r\n\r\n'
+    data += b"3,\xff,x\r\n4,ok\r\n5,  ,x\r\n6,six,x"
     items = read(data, format="csv")
     assert [(item.line, item.id, item.prompt) for item in items if isinstance(item, Item)] == [
         (2, "1", 'one, "quoted"'), (3, None, "two\nlines"), (9, "6", "six"),

@@ -74,17 +74,22 @@ def test_many_bad_items_among_good_ones_do_not_end_the_run() -> None:
 def test_a_backend_that_always_fails_ends_the_run(slots: int) -> None:
     engine = ScriptedEngine()
     engine.broken = True
-    outcomes = []
+    outcomes: list[Outcome] = []
     with pytest.raises(BackendError):
-        for outcome in runner(engine, slots).run(items(*"abcdefghijkl")):
-            outcomes.append(outcome)  # noqa: PERF402
+        outcomes.extend(runner(engine, slots).run(items(*"abcdefghijkl")))
     assert len(outcomes) <= 2
 
 
 def test_timeout_fails_the_item_and_frees_its_slot() -> None:
     engine = ScriptedEngine(delay_s=0.002)
     found = answers(list(runner(engine, 2, timeout_s=0.1).run(items("FOREVER", "a", "SLOWPREFILL", "b", "c"))))
-    assert found == {1: "timeout", 2: recited(Request("a")), 3: "timeout", 4: recited(Request("b")), 5: recited(Request("c"))}
+    assert found == {
+        1: "timeout",
+        2: recited(Request("a")),
+        3: "timeout",
+        4: recited(Request("b")),
+        5: recited(Request("c")),
+    }
 
 
 def test_drain_finishes_what_is_in_flight_and_begins_nothing() -> None:
@@ -144,7 +149,9 @@ def test_own_sampling_comes_before_that_of_the_run() -> None:
     recipe = Recipe(Sampling(temperature=0.5, top_k=7), system="run")
     request = recipe.request(Item(1, None, "a", "own", {"temperature": 0.0, "seed": 3}))
     assert (request.sampling.temperature, request.sampling.top_k, request.sampling.seed) == (0.0, 7, 3)
-    assert request.sampling.model_fields_set == {"temperature", "top_k", "seed"}, "the rest stays the model's to recommend"
+    assert request.sampling.model_fields_set == {"temperature", "top_k", "seed"}, (
+        "the rest stays the model's to recommend"
+    )
     assert text_of(request) == "own\na"
     assert text_of(recipe.request(Item(1, None, "a"))) == "run\na"
 

@@ -94,8 +94,8 @@ class _Engine:
 class ScriptedEngine(_Engine):
     """Recites `recited(request)`, its bytes being the tokens, `per_step` of them in every step.
 
-    A prompt that contains "EXPLODE" fails every step it takes part in, "REFUSE" cannot be prepared, "DEFECT" raises what
-    no engine should, "FOREVER" never ends, "SLOWPREFILL" prefills until it is stopped.
+    A prompt that contains "EXPLODE" fails every step it takes part in, "REFUSE" cannot be prepared, "DEFECT" raises
+    what no engine should, "FOREVER" never ends, "SLOWPREFILL" prefills until it is stopped.
 
     Args:
         per_step: Tokens in one step.
@@ -164,7 +164,19 @@ class ScriptedEngine(_Engine):
                 tokens = list(b"....")
             emitted = sequence.emit(tokens)
             sequence.rounds.append(
-                Round("model", len(tokens), len(tokens), len(tokens), emitted - 1, emitted, 0.001, 0.002, 0.0, "", len(generations))
+                Round(
+                    "model",
+                    len(tokens),
+                    len(tokens),
+                    len(tokens),
+                    emitted - 1,
+                    emitted,
+                    0.001,
+                    0.002,
+                    0.0,
+                    "",
+                    len(generations),
+                )
             )
 
 

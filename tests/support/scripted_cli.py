@@ -1,6 +1,6 @@
 """`spec-local` with a scripted engine instead of models, for tests that kill, pipe and interrupt a real process.
 
-    python scripted_cli.py DELAY_S generate --input … --output …
+python scripted_cli.py DELAY_S generate --input … --output …
 """
 
 from __future__ import annotations
