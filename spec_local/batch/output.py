@@ -66,6 +66,8 @@ class OutputFile:
         self._lock: FileLock | None = None
         self._file: BinaryIO | None = None
         self._synced = time.monotonic()
+        if not self._standard and not self._path.parent.is_dir():
+            raise OutputError(f"{path} cannot be written: there is no folder {self._path.parent}.")
         special = self._standard or (self._path.exists() and not self._path.is_file())
         if resume and special:
             raise UsageError(f"{path} cannot be resumed: it is no file.", "Give a file with --output.")

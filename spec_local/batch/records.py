@@ -238,10 +238,10 @@ def _csv_items(lines: Iterable[Line], layout: Layout) -> Iterator[Item | BadLine
             error = ItemError(Failure.INVALID_CSV, f"The row cannot be read: {problem}.")
         error = source.error or error
         assert source.first is not None
+        if error is None and len(row) <= 1 and not "".join(row).strip():  # a blank line
+            continue
         if header is None:
             header = _header(row, error, layout)
-            continue
-        if error is None and len(row) <= 1 and not "".join(row).strip():  # a blank line
             continue
         number = source.first.number
         fields: dict[str, Any] | None = None

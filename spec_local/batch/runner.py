@@ -27,7 +27,8 @@ from spec_local.session.result import Result
 
 _DEAD_AFTER = 3
 """Items failed by the backend in a row after which it is the backend that is given up."""
-_IDLE_WAIT_S = 0.1
+_IDLE_WAIT_S, _BUSY_WAIT_S = 0.1, 0.002
+"""Seconds to wait for an item: with nothing else to do, and while others are being decoded."""
 
 
 class BatchEngine(Protocol):
@@ -168,7 +169,7 @@ class Runner:
         if self._suspects and not self._running and (failed := self._begin(self._suspects.popleft())) is not None:
             yield failed
         while self._free and len(self._running) < self.concurrency.limit and not self._suspects and not self.draining:
-            entry = feed.take(0.0 if self._running else _IDLE_WAIT_S)
+            entry = feed.take(_BUSY_WAIT_S if self._running else _IDLE_WAIT_S)
             if entry is None:
                 return
             if isinstance(entry, BadLine):

@@ -48,6 +48,24 @@ class Disagreement:
 
 
 @dataclass(frozen=True, slots=True)
+class Fresh:
+    """A model over a run's tokens, from empty caches: what it says after the last one, and how much that may vary.
+
+    The prompt was prefilled as the engine prefills it; the answer was then evaluated in narrow passes. In a single batch
+    over all tokens the large-batch kernels come into play, whose rounding differs more.
+    """
+
+    epsilon: float
+    """Largest |Δlogit| between narrow passes of different widths over the answer."""
+    logits: Logits
+    """float32 [n_vocab] after the last token, in narrow passes."""
+    batch_epsilon: float
+    """Largest |Δlogit| between narrow passes and one batch, over the last tokens."""
+    batch_logits: Logits
+    """float32 [n_vocab] after the last token, from one batch."""
+
+
+@dataclass(frozen=True, slots=True)
 class Replay:
     """One run against its one-by-one replay."""
 
@@ -60,14 +78,9 @@ class Replay:
     disagreements: tuple[Disagreement, ...]
     margins: tuple[float, ...]
     """Of the decisions that agree: how far the chosen token's logit may fall before another one is chosen."""
-    epsilon: float
-    """Largest |Δlogit| of the target between one-by-one and wide passes over these tokens, and one batch."""
-    logits: Logits
-    """float32 [n_vocab]: the target after the last token, from an empty cache in one batch."""
-    draft_epsilon: float
-    """Largest |Δlogit| of the draft model between wide passes and one batch; 0.0 without one."""
-    draft_logits: Logits | None
-    """The same as `logits`, of the draft model."""
+    target: Fresh
+    draft: Fresh | None
+    """None where there is no draft model."""
     draft_rows: tuple[Row, ...] | None
     """The draft model's row before each token of the answer; None where there is no draft model."""
 
@@ -81,8 +94,8 @@ class Audit:
 
     @property
     def epsilon(self) -> float:
-        """Largest measured |Δlogit| of the target, over all runs."""
-        return max((replay.epsilon for replay in self.replays), default=0.0)
+        """Largest |Δlogit| of the target between passes of one row and of several, over all runs."""
+        return max((replay.target.epsilon for replay in self.replays), default=0.0)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
@@ -104,7 +117,8 @@ class Audit:
                     "tokens": replay.tokens,
                     "rounds": replay.rounds,
                     "decided": replay.decided,
-                    "epsilon": replay.epsilon,
+                    "epsilon": replay.target.epsilon,
+                    "batch_epsilon": replay.target.batch_epsilon,
                     "disagreements": [asdict(d) for d in replay.disagreements],
                 }
                 for replay in self.replays
@@ -135,9 +149,11 @@ def replay(rig: Rig, name: str, recorder: Recorder) -> Replay:
     sequence = recorder.sequence
     tokens, start = sequence.tokens, sequence.prompt_length - 1  # the prompt's last token is a round's first row
     decided = recorder.rule.reproducible or sequence.transform.sampling.temperature == 0.0
-    for context in (rig.single, rig.wide):
-        context.trim(0, 0)
-        feed(context, tokens[:start])
+    rig.single.trim(0, 0)
+    feed(rig.single, tokens[:start])
+    rig.wide.trim(0, 0)
+    if start:
+        rig.wide.restore(0, rig.single.checkpoint(0))  # the same prompt, without computing it twice
 
     disagreements: list[Disagreement] = []
     margins: list[float] = []
@@ -161,9 +177,7 @@ def replay(rig: Rig, name: str, recorder: Recorder) -> Replay:
             gap = miss(choose, logits, emitted)
             texts = rig.text(emitted), rig.text(chosen)
             disagreements.append(Disagreement(position - start - 1, emitted, chosen, *texts, gap))
-    batch = last_of_batch(rig.wide, tokens, len(tail))  # [tail, n_vocab]
-    epsilon = max(epsilon, float(np.abs(np.stack(tail) - batch).max()))
-    draft_rows, draft_logits, draft_epsilon = _draft(rig, recorder)
+    draft_rows, draft = _draft(rig, recorder)
     return Replay(
         name=name,
         tokens=len(tokens) - sequence.prompt_length,
@@ -171,34 +185,42 @@ def replay(rig: Rig, name: str, recorder: Recorder) -> Replay:
         decided=decided,
         disagreements=tuple(disagreements),
         margins=tuple(margins),
-        epsilon=epsilon,
-        logits=batch[-1],
-        draft_epsilon=draft_epsilon,
-        draft_logits=draft_logits,
+        target=_fresh(rig.wide, tokens, epsilon, tail),
+        draft=draft,
         draft_rows=draft_rows,
     )
 
 
-def _draft(rig: Rig, recorder: Recorder) -> tuple[tuple[Row, ...] | None, Logits | None, float]:
-    """The draft model over the same tokens: its rows, its last logits from one batch, and its own ε."""
+def _draft(rig: Rig, recorder: Recorder) -> tuple[tuple[Row, ...] | None, Fresh | None]:
+    """The draft model over the same tokens: its row before each token of the answer, and its numbers."""
     context, sequence = rig.draft, recorder.sequence
     if context is None:
-        return None, None, 0.0
+        return None, None
     tokens, start, transform = sequence.tokens, sequence.prompt_length - 1, sequence.draft_transform
     context.trim(0, 0)
     feed(context, tokens[:start])
     rows: list[Row] = []
     tail: list[Logits] = []
+    epsilon = 0.0
     for low in range(start, len(tokens), ROWS):
         rig.check_cancelled()
         chunk = tokens[low : low + ROWS]
         wide = in_passes(context, chunk, len(chunk))
+        if low == start:  # how much the width matters: the first tokens once more, one by one
+            context.trim(0, start)
+            singly = in_passes(context, chunk, 1)
+            epsilon = float(np.abs(singly - wide).max())
         tail = [*tail, *wide][-ROWS:]
         for position, logits in enumerate(wide, low + 1):
             if position < len(tokens):
                 rows.append(transform.row(logits[: transform.n_vocab], tokens[:position], position))
-    batch = last_of_batch(context, tokens, len(tail))
-    return tuple(rows), batch[-1], float(np.abs(np.stack(tail) - batch).max())
+    return tuple(rows), _fresh(context, tokens, epsilon, tail)
+
+
+def _fresh(context: Context, tokens: Many[int], epsilon: float, tail: Many[Logits]) -> Fresh:
+    """Compare the logits [n_vocab] after the last tokens with those of one batch. Slot 0 is empty afterwards."""
+    batch = last_of_batch(context, tokens, len(tail))  # [tail, n_vocab]
+    return Fresh(epsilon, tail[-1], float(np.abs(np.stack(tail) - batch).max()), batch[-1])
 
 
 def in_passes(context: Context, tokens: Many[int], width: int) -> Logits:

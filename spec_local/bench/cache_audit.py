@@ -1,7 +1,8 @@
 """The cache audit: after an answer, do the caches hold exactly its tokens?
 
-Asked twice: by the cache's own account of its length, which must be the text without its last token, and by what the
-model says next, which must be what it says from an empty cache that was fed the same ids in one batch.
+Asked three times: by the cache's own account of its length, which must be the text without its last token; and by what
+the model says next, which must be what it says from an empty cache that was fed the same ids, once in narrow passes as
+the engine's were, and once in a single batch.
 """
 
 from __future__ import annotations
@@ -48,8 +49,11 @@ class CacheFinding:
     expected: int
     held: int
     difference: float | None
-    """Largest |Δlogit| of the next token between the live and a fresh cache."""
+    """Largest |Δlogit| of the next token between the live cache and a fresh one filled in narrow passes."""
     tolerance: float
+    batch_difference: float | None
+    """The same against a fresh cache filled in one batch."""
+    batch_tolerance: float
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
@@ -88,25 +92,29 @@ def _look(model: str, context: Context, tokens: Many[int]) -> LiveCache:
     return LiveCache(model, len(tokens) - 1, held, logits)
 
 
-def cache_audit(runs: Many[tuple[Replay, Many[LiveCache]]], epsilon: float) -> CacheAudit:
+def cache_audit(runs: Many[tuple[Replay, Many[LiveCache]]]) -> CacheAudit:
     """Judge live caches against the replays' fresh ones.
 
-    Args:
-        runs: Each run's replay and its live caches.
-        epsilon: Measured |Δlogit| of the target over all runs. A live cache was filled by passes of other widths than a
-            fresh one, so twice as much is allowed.
+    Twice the measured ε is allowed: a live cache was filled by passes of other widths than a fresh one, and so is read.
     """
     findings, problems = [], []
-    draft_epsilon = max((replay.draft_epsilon for replay, _ in runs), default=0.0)
     for replay, caches in runs:
         for cache in caches:
-            target = cache.model == "target"
-            fresh = replay.logits if target else replay.draft_logits
-            tolerance = 2 * max(epsilon if target else draft_epsilon, FLOOR)
-            difference = None
-            if cache.logits is not None and fresh is not None:
-                difference = float(np.abs(cache.logits - fresh).max())
-            finding = CacheFinding(replay.name, cache.model, cache.expected, cache.held, difference, tolerance)
+            every = [run.target if cache.model == "target" else run.draft for run, _ in runs]
+            fresh = replay.target if cache.model == "target" else replay.draft
+            assert fresh is not None, "a draft cache was read without a draft model"
+            apart = [None if cache.logits is None else float(np.abs(cache.logits - logits).max())
+                     for logits in (fresh.logits, fresh.batch_logits)]  # fmt: skip
+            finding = CacheFinding(
+                run=replay.name,
+                model=cache.model,
+                expected=cache.expected,
+                held=cache.held,
+                difference=apart[0],
+                tolerance=2 * max(FLOOR, *(one.epsilon for one in every if one is not None)),
+                batch_difference=apart[1],
+                batch_tolerance=2 * max(FLOOR, *(one.batch_epsilon for one in every if one is not None)),
+            )
             findings.append(finding)
             if (message := _fault(finding)) is not None:
                 problems.append(Problem("cache", Kind.CACHE, message))
@@ -119,11 +127,15 @@ def _fault(finding: CacheFinding) -> str | None:
         off = finding.held - finding.expected
         many = f"{abs(off)} token{'s' if abs(off) > 1 else ''} {'more' if off > 0 else 'fewer'}"
         return f"{where} holds {finding.held} tokens, {many} than the text without its last one"
-    if finding.difference is not None and finding.difference > finding.tolerance:
-        return (
-            f"{where} has the right length, but its next-token logits are {finding.difference:.3g} away from those of a "
-            f"fresh cache (rounding explains {finding.tolerance:.2g}): it holds other tokens than the text"
-        )
+    for apart, tolerance, how in (
+        (finding.difference, finding.tolerance, "narrow passes"),
+        (finding.batch_difference, finding.batch_tolerance, "one batch"),
+    ):
+        if apart is not None and apart > tolerance:
+            return (
+                f"{where} has the right length, but its next-token logits are {apart:.3g} away from those of a fresh "
+                f"cache filled in {how} (rounding explains {tolerance:.2g}): it holds other tokens than the text"
+            )
     return None
 
 

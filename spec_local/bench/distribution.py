@@ -130,7 +130,7 @@ class Stages:
         if at >= len(law.ids) or law.ids[at] != value or law.probs[at] <= 0.0:
             self.impossible[kind] = self.impossible.get(kind, 0) + 1
             return
-        order = law.ids.astype(np.float64) if q is None else over(q, law.ids) / law.probs
+        order = law.ids.astype(np.float64) if q is None else over(q, law.ids) / np.maximum(law.probs, 1e-300)
         self.values[kind].append(integral_transform(law.probs, order, at, self.chance.random()))
 
 

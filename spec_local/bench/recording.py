@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 
@@ -56,7 +57,7 @@ class Recorder:
     def __post_init__(self) -> None:
         self.rule, self.noise = self.sequence.rule, self.sequence.noise
         self.sequence.rule = _Rule(self)
-        self.sequence.noise = _Noise(self.noise.seed, None, self)
+        self.sequence.noise = cast(Noise, _Noise(self.noise, self))  # a sequence asks no more of it
 
     @property
     def emitted_rows(self) -> list[Row]:
@@ -145,26 +146,26 @@ class _Rule:
         return self._recorder.verify(tokens, rows, target_row, noise, position)
 
 
-class _Noise(Noise):
-    """The same noise; what is read of it is noted."""
+class _Noise:
+    """A `Noise` that notes what is read of it."""
 
-    __slots__ = ("_recorder",)
-
-    def __init__(self, seed: int, start: int | None, recorder: Recorder) -> None:
-        super().__init__(seed, start)
+    def __init__(self, noise: Noise, recorder: Recorder) -> None:
+        self._noise = noise
         self._recorder = recorder
+        self.seed = noise.seed
+        self.start = noise.start
 
-    def for_round(self, start: int) -> Noise:
-        return _Noise(self.seed, start, self._recorder)
+    def for_round(self, start: int) -> _Noise:
+        return _Noise(self._noise.for_round(start), self._recorder)
 
-    def uniform(self, purpose: Purpose, position: int) -> float:
+    def happens(self, purpose: Purpose, position: int, probability: float) -> bool:
         self._recorder.note(purpose, position, self.start)
-        return super().uniform(purpose, position)
+        return self._noise.happens(purpose, position, probability)
 
     def choose(self, purpose: Purpose, position: int, ids: Ids, weights: Weights) -> int:
-        if len(ids) > 1:
+        if len(ids) > 1:  # the only candidate is chosen without a random number
             self._recorder.note(purpose, position, self.start)
-        return super().choose(purpose, position, ids, weights)
+        return self._noise.choose(purpose, position, ids, weights)
 
 
 def same(a: Row, b: Row) -> bool:

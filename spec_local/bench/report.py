@@ -45,7 +45,7 @@ def _audit(found: Verification) -> list[tuple[str, ...]]:
             near = "" if worst is None else f"largest margin {worst:.3g}"
         else:
             many, near = "not decided one by one", "tested by its distribution"
-        rows.append((run.name, f"{run.tokens} tokens, {run.rounds} passes", many, f"ε {run.epsilon:.2g}", near))
+        rows.append((run.name, f"{run.tokens} tokens, {run.rounds} passes", many, f"ε {run.target.epsilon:.2g}", near))
     figures = found.audit.as_dict()
     if figures["tokens"]:
         rate, close = figures["disagreements_per_1000"], figures["close_calls"]
@@ -70,9 +70,11 @@ def _distribution(found: Verification) -> list[tuple[str, ...]]:
 def _cache(found: Verification) -> list[tuple[str, ...]]:
     rows = []
     for cache in found.cache.findings:
-        apart = "-" if cache.difference is None else f"{cache.difference:.2g}"
-        outcome = f"next-token logits {apart} from a fresh cache's, {cache.tolerance:.2g} allowed"
-        rows.append((f"{cache.run}: {cache.model}", f"holds {cache.held} of {cache.expected} tokens", outcome))
+        apart = ["-" if value is None else f"{value:.2g}" for value in (cache.difference, cache.batch_difference)]
+        narrow = f"Δlogit {apart[0]} from a fresh cache (≤ {cache.tolerance:.2g})"
+        batch = f"{apart[1]} from one batch (≤ {cache.batch_tolerance:.2g})"
+        held = f"holds {cache.held} of {cache.expected} tokens"
+        rows.append((f"{cache.run}: {cache.model}", held, narrow, batch))
     return rows
 
 

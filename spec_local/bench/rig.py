@@ -42,6 +42,7 @@ class Rig:
         self.vocabulary = engine.vocabulary
         self.cancelled = cancelled
         self._undo = ExitStack()
+        self._prompt = ""
 
     # -- contexts, made when first needed ----------------------------------------------------------------------------
 
@@ -101,9 +102,16 @@ class Rig:
         return sequence
 
     def play(self, prompt: str, sampling: Sampling, controller: Controller | None) -> Recorder:
-        """One ordinary answer of the engine, recorded; `controller` None leaves it the engine's own."""
+        """One ordinary answer of the engine, recorded; `controller` None leaves it the engine's own.
+
+        The prompt is prefilled whole, as replays do it, unless it is the last answer's prompt again: then it is not
+        prefilled at all, as in an ordinary second answer.
+        """
         engine = self.engine
         generation = engine.prepare(Request(prompt, sampling))
+        if prompt != self._prompt:
+            engine.speculator.release(0)
+        self._prompt = prompt
         recorder = Recorder(generation.sequence)
         with engine.using(), _controlled(engine.speculator, controller) as used:
             generation.sequence.pace = used.enter()
@@ -125,6 +133,7 @@ class Rig:
             if context is not None:
                 context.trim(0, 0)
         self.engine.speculator.release(0)
+        self._prompt = ""
 
     def check_cancelled(self) -> None:
         """Raise `Aborted` where the person asked to stop."""

@@ -107,8 +107,9 @@ class Drift:
         away = values - mean
         self.samples += 1
         self._sum += drawn - mean
-        self._variance += float(probs @ away**2)
-        self._third += float(probs @ away**3)
+        weighted = probs * away * away
+        self._variance += float(weighted.sum())
+        self._third += float(weighted @ away)
 
     def test(self, name: str) -> Tested:
         """Two-sided, standard normal after Cornish and Fisher's correction for skewness."""

@@ -33,7 +33,7 @@ PROMPTS = {
     "code": "Write a Python function that checks whether a number is prime.",
     "edit": (
         "Repeat this list, and change every 3 to a 4:\n"
-        "item 1: 13 apples\nitem 2: 23 pears\nitem 3: 33 plums\nitem 4: 43 apples\nitem 5: 53 pears\n"
+        "item 1: 13 apples\nitem 2: 23 pears\nitem 3: 33 plums\nitem 4: 43 apples\n"
     ),
     "chat": "Describe a rainy evening in a small harbour town.",
 }
@@ -196,7 +196,7 @@ def verify(
             report(f"replay, one token at a time: {run.name}")
             runs.append((recorder, replay(rig, run.name, recorder), caches))
         audited = audit([found for _, found, _ in runs])
-        held = cache_audit([(found, caches) for _, found, caches in runs], audited.epsilon)
+        held = cache_audit([(found, caches) for _, found, caches in runs])
         report("distribution")
         rule = RULES[engine.options.acceptance]
         law = distribution([(r, found) for r, found, _ in runs], rule, plan.resampled_tokens, rig.check_cancelled)

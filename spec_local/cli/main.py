@@ -16,8 +16,10 @@ from spec_local.errors import SpecLocalError
 
 COMMANDS = {
     "generate": "answer a prompt",
+    "bench": "measure whether drafting pays here, and on which texts",
     "verify": "check that speculation changes nothing, on this machine with this pair",
     "models": "list, fetch and check models",
+    "doctor": "check this machine: build, devices, memory, folders, and a decode on each device",
     "config": "show the settings in force and where each comes from",
 }
 

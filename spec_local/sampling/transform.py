@@ -84,6 +84,8 @@ class Transform:
         self._first_end = prompt_length + sampling.min_tokens
         neutral = sampling.repeat_penalty == 1.0 and sampling.presence_penalty == sampling.frequency_penalty == 0.0
         self._history_length = 0 if neutral else sampling.penalty_last_n
+        self._k = sampling.top_k if sampling.top_k < n_vocab else 0
+        self._least_depth = math.log(sampling.min_p) if sampling.min_p > 0.0 else -math.inf
         self._all_ids = np.arange(n_vocab, dtype=np.int32)
         self._all_ids.flags.writeable = False  # shared by every row that keeps the whole vocabulary
         self._scratch: Logits = np.empty(n_vocab, np.float32)
@@ -123,7 +125,7 @@ class Transform:
             best = int(np.argmax(values))  # the first NaN, if there is one
             self._refuse_unusable(float(values[best]), position)
             return Row(np.array([best], np.int32), np.ones(1))
-        return self._finish(*self._candidates(values, position))
+        return self._softmax(*self._candidates(values, position))
 
     # --- 1. bias, penalties, bans -------------------------------------------------------------------------------
 
@@ -195,81 +197,97 @@ class Transform:
     def _candidates(self, values: Logits, position: int) -> tuple[Ids, Logits]:
         """Ids, ascending, and adjusted logits, both [k], of the tokens that every truncation step keeps."""
         s = self.sampling
-        nucleus_left = s.top_p < 1.0
-        if 0 < s.top_k < self.n_vocab:
-            ids, kept = self._top_k(values, s.top_k, position)
+        bounds: tuple[float, float] | None = None
+        if self._k:
+            ids, kept = self._about_top_k(values, position)
+            if s.typical_p < 1.0:
+                ids, kept = _largest(ids, kept, np.sort(kept)[::-1], self._k)
         else:
             highest = float(values.max())
             self._refuse_unusable(highest, position)
-            if s.typical_p < 1.0:  # may remove the likeliest token: nothing is known yet of what min-p will cut
+            if s.typical_p < 1.0:  # may remove the likeliest token: nothing is known yet of what comes after it
                 ids, kept = self._at_least(values, highest + _FLOOR * max(s.temperature, 1.0))
-            elif nucleus_left:
-                ids, kept = self._nucleus_of_all(values, highest)
-                nucleus_left = False
+            elif s.top_p < 1.0:
+                ids, kept, bounds = self._about_nucleus(values, highest)
             else:
-                least = math.log(s.min_p) if s.min_p > 0.0 else -math.inf
-                ids, kept = self._at_least(values, highest + max(least, _FLOOR * s.temperature))
+                ids, kept = self._at_least(values, highest + max(self._least_depth, _FLOOR * s.temperature))
         if s.typical_p < 1.0:
             keep = _typical(kept, s.typical_p)
             ids, kept = ids[keep], kept[keep]
-        if nucleus_left:
-            falling, sums = _falling(kept)
-            keep = _first_of(kept, falling, 1 + int(np.searchsorted(sums, s.top_p * sums[-1])))
-            ids, kept = ids[keep], kept[keep]
-        if s.min_p > 0.0:
-            keep = kept.astype(np.float64) - float(kept.max()) >= math.log(s.min_p)
-            ids, kept = ids[keep], kept[keep]
-        return ids, kept
+        if self._k == 0 and s.top_p >= 1.0 and s.min_p == 0.0:
+            return ids, kept
+        return self._first(ids, kept, values, bounds)
 
-    def _top_k(self, values: Logits, k: int, position: int) -> tuple[Ids, Logits]:
-        """The k largest logits (fewer where fewer are above -inf).
+    def _first(self, ids: Ids, kept: Logits, values: Logits, bounds: tuple[float, float] | None) -> tuple[Ids, Logits]:
+        """Top-k, top-p and min-p: each keeps the first so many tokens in falling order, so count first, pick once.
+
+        Args:
+            ids: Token ids [k], ascending.
+            kept: Their logits, float32 [k].
+            values: All logits [V].
+            bounds: What the mass that top-p starts from lies between, where that is the mass of `values`; None: it is
+                that of `kept`, cut to top-k.
+        """
+        s = self.sampling
+        falling = np.sort(kept)[::-1]
+        count = min(self._k or len(kept), len(kept))
+        depths = falling[:count].astype(np.float64)
+        depths -= depths[0]
+        if s.min_p > 0.0:
+            count = int(np.count_nonzero(depths >= self._least_depth))
+        if s.top_p < 1.0:
+            sums = np.exp(depths).cumsum()
+            if bounds is None:
+                reached = sums.searchsorted(s.top_p * sums[-1])
+            else:
+                reached = sums.searchsorted(s.top_p * bounds[0])
+                if reached != sums.searchsorted(s.top_p * bounds[1]):
+                    reached = sums.searchsorted(s.top_p * self._mass(values, float(falling[0])))
+            count = min(count, 1 + int(reached))
+        return _largest(ids, kept, falling, count)
+
+    def _about_top_k(self, values: Logits, position: int) -> tuple[Ids, Logits]:
+        """Ids and logits, both [k], of the k largest logits and at most a few more.
 
         The k-th largest of the maxima of interleaved columns is a lower bound of the k-th largest logit.
         """
-        size = self.n_vocab
+        size, k = self.n_vocab, self._k
         columns = max(_COLUMNS, 4 * k)
         if size >= 4 * columns:
-            whole = size - size % columns
-            tops = np.maximum.reduce(values[:whole].reshape(-1, columns), axis=0)  # [columns]
-            highest = np.maximum(tops.max(), values[whole:].max(initial=_NEGATIVE_INFINITY))
-            bound = np.partition(tops, columns - k)[columns - k]
+            rest = size % columns
+            tops = np.maximum.reduce(values[: size - rest].reshape(-1, columns), axis=0)  # [columns]
+            np.maximum(tops[:rest], values[size - rest :], out=tops[:rest])
         else:
-            highest = values.max()
-            bound = np.partition(values, size - k)[size - k]
-        self._refuse_unusable(float(highest), position)
-        ids = np.flatnonzero(np.greater_equal(values, np.maximum(bound, _LOWEST), out=self._flags))
-        kept = values[ids]
-        if len(ids) > k:
-            keep = _first_of(kept, np.sort(kept)[::-1], k)
-            ids, kept = ids[keep], kept[keep]
-        return ids, kept
+            tops = values.copy()
+        tops.partition(len(tops) - k)  # NaN last
+        bound = tops[len(tops) - k]
+        self._refuse_unusable(float(tops[len(tops) - k :].max()), position)
+        ids = np.greater_equal(values, np.maximum(bound, _LOWEST), out=self._flags).nonzero()[0]
+        return ids, values[ids]
 
     def _at_least(self, values: Logits, cut: float) -> tuple[Ids, Logits]:
         """Ids and logits, both [k], of all tokens ≥ `cut`, and of those that rounding to float32 puts there."""
         np.greater_equal(values, np.nextafter(np.float32(cut), _NEGATIVE_INFINITY), out=self._flags)
         if np.count_nonzero(self._flags) == self.n_vocab:
             return self._all_ids, values
-        ids = np.flatnonzero(self._flags)
+        ids = self._flags.nonzero()[0]
         return ids, values[ids]
 
-    def _nucleus_of_all(self, values: Logits, highest: float) -> tuple[Ids, Logits]:
-        """Ids and logits, both [k], of the fewest largest logits whose probabilities reach top-p.
+    def _about_nucleus(self, values: Logits, highest: float) -> tuple[Ids, Logits, tuple[float, float]]:
+        """Ids and logits, both [k], of the nucleus and some more, and bounds of the mass M of all tokens.
 
-        Where the nucleus ends hangs on the mass of the whole vocabulary, M = Σ exp(logit - highest). Tokens below
-        ε = (1 - top_p)/2V of M weigh less than (1 - top_p)/2 together, so the nucleus has none of them.
+        M is Σ exp(logit - highest). Tokens below (1 - top_p)/2V of M weigh less than (1 - top_p)/2 together, so the
+        nucleus has none of them.
         """
         top_p = self.sampling.top_p
-        least, most = self._mass_bounds(values, highest, math.log((1.0 - top_p) / (2 * self.n_vocab)) - _DEEPER)
-        for share in (_HEAD, 2 * self.n_vocab):  # nearly always the first few tokens do
+        bounds = self._mass_bounds(values, highest, math.log((1.0 - top_p) / (2 * self.n_vocab)) - _DEEPER)
+        most = bounds[1]
+        ids, kept = self._all_ids, values
+        for share in (_HEAD, 2 * self.n_vocab):  # mostly the first, few tokens do
             ids, kept = self._at_least(values, highest + math.log(most * (1.0 - top_p) / share))
-            falling, sums = _falling(kept)
-            if sums[-1] > top_p * most:
+            if float(np.exp(kept - np.float32(highest)).sum()) > top_p * most * (1.0 + _SLACK):
                 break
-        count, other = 1 + np.searchsorted(sums, (top_p * least, top_p * most))
-        if count != other:
-            count = 1 + np.searchsorted(sums, top_p * self._mass(values, highest))
-        keep = _first_of(kept, falling, int(count))
-        return ids[keep], kept[keep]
+        return ids, kept, bounds
 
     def _mass_bounds(self, values: Logits, highest: float, depth: float) -> tuple[float, float]:
         """Between which values M lies: the same one twice, unless few tokens reach `highest + depth`.
@@ -299,51 +317,54 @@ class Transform:
 
     # --- 3. temperature -----------------------------------------------------------------------------------------
 
-    def _finish(self, ids: Ids, kept: Logits) -> Row:
+    def _softmax(self, ids: Ids, kept: Logits) -> Row:
         """softmax(kept / temperature) [k] without the tokens below the floor."""
-        temperature = self.sampling.temperature
         if len(ids) > _MANY:
-            return self._finish_many(ids, kept)
-        scaled = kept.astype(np.float64)
-        scaled -= scaled.max()
-        if scaled.min() < _FLOOR * temperature:
-            keep = scaled >= _FLOOR * temperature
-            ids, scaled = ids[keep], scaled[keep]
-        scaled /= temperature
-        probs = np.exp(scaled, out=scaled)
+            return self._softmax_of_many(ids, kept)
+        if len(ids) == 1:
+            return Row(ids.astype(np.int32), np.ones(1))
+        temperature = self.sampling.temperature
+        depths = kept.astype(np.float64)
+        depths -= depths.max()
+        if depths.min() < _FLOOR * temperature:
+            keep = depths >= _FLOOR * temperature
+            ids, depths = ids[keep], depths[keep]
+        depths /= temperature
+        probs = np.exp(depths, out=depths)
         probs /= probs.sum()
         return Row(ids.astype(np.int32), probs)
 
-    def _finish_many(self, ids: Ids, kept: Logits) -> Row:
-        """`_finish` for rows so long that a float64 exponential of each token would take a millisecond."""
-        scaled = np.subtract(kept, kept.max(), out=self._scratch[: len(kept)])
+    def _softmax_of_many(self, ids: Ids, kept: Logits) -> Row:
+        """`_softmax` for rows so long that float64 exponentials would take a millisecond."""
+        depths = np.subtract(kept, kept.max(), out=self._scratch[: len(kept)])
         if self.sampling.temperature != 1.0:
-            scaled /= np.float32(self.sampling.temperature)
-        if scaled.min() < _FLOOR:
-            keep = scaled >= _FLOOR
-            ids, scaled = ids[keep], scaled[keep]
-        probs = np.exp(scaled, out=scaled).astype(np.float64)
+            depths /= np.float32(self.sampling.temperature)
+        if depths.min() < _FLOOR:
+            keep = depths >= _FLOOR
+            ids, depths = ids[keep], depths[keep]
+        probs = np.exp(depths, out=depths).astype(np.float64)
         probs *= 1.0 / float(probs.sum())
         return Row(ids.astype(np.int32, copy=False), probs)
 
 
-def _falling(values: Logits) -> tuple[Logits, npt.NDArray[np.float64]]:
-    """The values [k] from the largest on, and the running sums of their exp(value - largest), float64 [k]."""
-    falling = np.sort(values)[::-1]
-    terms = falling.astype(np.float64)
-    terms -= terms[0]
-    return falling, np.cumsum(np.exp(terms, out=terms))
+def _largest(ids: Ids, values: Logits, falling: Logits, count: int) -> tuple[Ids, Logits]:
+    """The `count` largest of `values` and their ids, in the given order; of equal ones the first.
 
-
-def _first_of(values: Logits, falling: Logits, count: int) -> npt.NDArray[np.bool_]:
-    """Flags [k] of the `count` largest values, the smallest of which is `falling[count - 1]`; ties to the first."""
+    Args:
+        ids: [k].
+        values: [k].
+        falling: The values [k] sorted from the largest on.
+        count: At least 1.
+    """
     if count >= len(values):
-        return np.ones(len(values), np.bool_)
+        return ids, values
     border = falling[count - 1]
-    keep: npt.NDArray[np.bool_] = values > border
-    tied = np.flatnonzero(values == border)
-    keep[tied[: count - np.count_nonzero(keep)]] = True
-    return keep
+    if falling[count] < border:
+        keep = values >= border
+    else:  # a tie runs across the border
+        keep = values > border
+        keep[(values == border).nonzero()[0][: count - np.count_nonzero(keep)]] = True
+    return ids[keep], values[keep]
 
 
 def _typical(values: Logits, typical_p: float) -> npt.NDArray[np.bool_]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spec_local.errors import BackendError, CacheError, ModelError, PairError, UsageError
 from spec_local.language_model import Chunk
 from spec_local.llama.context import Context, ContextOptions
+from spec_local.llama.devices import pick_devices
 from spec_local.llama.model import ALL_LAYERS, Model, Offload
+from spec_local.llama.probe import require_backend
 from spec_local.session.options import EngineOptions
 
 LoadProgress = Callable[[str, float], bool]
@@ -71,13 +73,16 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
             except ModelError as error:
                 draft_file, off = None, _go_on_without(error, options, notices)
 
-        target = _open(target_file.path, _target_offload(options), _target_context(options), "target", progress)
+        repack = _backend_works(options, notices)
+        offload = replace(_target_offload(options), repack=repack)
+        target = _open(target_file.path, offload, _target_context(options), "target", progress)
         undo.callback(target.model.close)
         undo.callback(target.close)
         draft: Context | None = None
         if draft_file is not None:
             try:
-                draft = _open(draft_file.path, _draft_offload(options), _draft_context(options), "draft", progress)
+                offload = replace(_draft_offload(options), repack=repack)
+                draft = _open(draft_file.path, offload, _draft_context(options), "draft", progress)
             except (ModelError, BackendError) as error:
                 error.message = f"The draft model {draft_file.path} could not be used: {error.message}"
                 off = _go_on_without(error, options, notices)
@@ -104,6 +109,18 @@ def cannot_trim(context: Context) -> str:
         reason = f"the cache of {context.model.path.name} cannot be cut back (recurrent or hybrid model)"
     context.trim(0, 0)
     return reason
+
+
+def _backend_works(options: EngineOptions, notices: list[str]) -> bool:
+    """Refuse with a sentence where llama.cpp would crash; returns whether weights may be repacked."""
+    repack = True
+    for devices in {options.device, options.draft_device}:
+        pick_devices(devices)  # a name that does not exist is the person's slip, not a broken backend
+        answer = require_backend(devices)
+        if not answer.repack:
+            repack = False
+            notices.append(f"Weights are not repacked for the CPU (slower): {answer.problem}")
+    return repack
 
 
 def _go_on_without(error: ModelError | BackendError, options: EngineOptions, notices: list[str]) -> str:

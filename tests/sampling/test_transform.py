@@ -156,7 +156,7 @@ parameters = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=250, deadline=None, derandomize=True)
 @given(st.data(), rows(), parameters)
 def test_rows_equal_the_reference(data: st.DataObject, logits: np.ndarray, fields: dict[str, Any]) -> None:
     size = len(logits)
@@ -200,7 +200,7 @@ def realistic(size: int, seed: int, spread: float = 2.5) -> np.ndarray:
 LARGE: dict[str, dict[str, Any]] = {
     "defaults": {},
     "top-k": OFF | {"top_k": 40},
-    "large top-k": OFF | {"top_k": 9_000},
+    "large top-k": OFF | {"top_k": 2_500},
     "top-p": OFF | {"top_p": 0.95},
     "narrow top-p": OFF | {"top_p": 0.01},
     "min-p": OFF | {"min_p": 0.05},
@@ -221,8 +221,8 @@ LARGE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("fields", LARGE.values(), ids=LARGE.keys())
 @pytest.mark.parametrize("spread", [0.01, 2.5, 6.0])
 def test_large_vocabularies_equal_the_reference(fields: dict[str, Any], spread: float) -> None:
-    """Sizes at which every shortcut is taken: column maxima, mass in chunks, float32 exponentials."""
-    size = 33_001
+    """A size at which every shortcut is taken: column maxima, masses between bounds, float32 exponentials."""
+    size = 9_001
     for seed in range(10):
         logits = realistic(size, seed, spread)
         history = [5, 7, 7, int(np.argmax(logits))]
@@ -369,19 +369,18 @@ def test_rows_do_not_share_memory_with_the_transform() -> None:
 # --- refusals -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [5, 20_001])
 @pytest.mark.parametrize("fields", [*LARGE.values(), {"logit_bias": {0: -100.0}}], ids=[*LARGE.keys(), "ban"])
-@pytest.mark.parametrize("place", [0, 2, -1])
 @pytest.mark.parametrize(("value", "word"), [(math.nan, "NaN"), (math.inf, "infinite")])
-def test_damaged_logits_are_refused(fields: dict[str, Any], size: int, place: int, value: float, word: str) -> None:
+def test_damaged_logits_are_refused(fields: dict[str, Any], value: float, word: str) -> None:
     """Anywhere, even in a banned token: it is the backend that is broken, not this token."""
-    if size == 5 and max(fields.get("logit_bias", {0: 0})) >= size:
-        pytest.skip("the bias names a token outside this vocabulary")
-    logits = np.zeros(size, np.float32)
-    logits[place] = value
-    with pytest.raises(BackendError, match=word) as caught:
-        transform(fields, size).row(logits, [1], 1)
-    assert caught.value.hint
+    for size in (6, 9_001):
+        made = transform(fields, size)
+        for place in (0, 3, size - 1):
+            logits = np.zeros(size, np.float32)
+            logits[place] = value
+            with pytest.raises(BackendError, match=word) as caught:
+                made.row(logits, [1], 1)
+            assert caught.value.hint
 
 
 def test_damaged_logits_are_refused_behind_a_mask() -> None:
