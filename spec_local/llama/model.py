@@ -73,7 +73,6 @@ class Model:
         self._handle = self._lib.llama_model_load_from_file(str(path).encode("utf-8", "surrogateescape"), params)
         del keep, callback
         if raised:
-            self.close()
             raise raised[0]
         if not self._handle:
             if cancelled:
@@ -170,6 +169,7 @@ class Model:
     def close(self) -> None:
         """Free the weights; harmless when done twice."""
         if self._handle is not None:
+            self.vocabulary.close()
             self._lib.llama_model_free(self._handle)
             self._handle = None
 

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-from spec_local.errors import ModelError
+from spec_local.errors import BackendError, ModelError
 from spec_local.llama.library import llama
 
 
@@ -29,6 +29,17 @@ class Vocabulary:
         self.end_ids: frozenset[int] = frozenset(token for token in range(self.size) if is_end(handle, token))
         """Every id that ends a generation (end of text, end of turn)."""
 
+    @property
+    def handle(self) -> Any:
+        """llama.cpp's own pointer."""
+        if self._handle is None:
+            raise BackendError("The model of this vocabulary is closed.")
+        return self._handle
+
+    def close(self) -> None:
+        """The model is being freed: from now on an error instead of a crash."""
+        self._handle = None
+
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """Token ids of `text`.
 
@@ -40,11 +51,11 @@ class Vocabulary:
         data = text.encode("utf-8", "replace")
         room = len(data) + 8
         tokens = (ctypes.c_int32 * room)()
-        count = self._lib.llama_tokenize(self._handle, data, len(data), tokens, room, add_special, parse_special)
+        count = self._lib.llama_tokenize(self.handle, data, len(data), tokens, room, add_special, parse_special)
         if count < 0:
             room = -count
             tokens = (ctypes.c_int32 * room)()
-            count = self._lib.llama_tokenize(self._handle, data, len(data), tokens, room, add_special, parse_special)
+            count = self._lib.llama_tokenize(self.handle, data, len(data), tokens, room, add_special, parse_special)
         if count < 0:
             raise ModelError(
                 "This model's tokenizer cannot take the text.", "Check the file with `spec-local models show`."
@@ -58,10 +69,10 @@ class Vocabulary:
         """Bytes of one token; control tokens are empty unless `special`."""
         if not special and token in self._pieces:
             return self._pieces[token]
-        size = self._lib.llama_token_to_piece(self._handle, token, self._buffer, len(self._buffer), 0, special)
+        size = self._lib.llama_token_to_piece(self.handle, token, self._buffer, len(self._buffer), 0, special)
         if size < 0:
             self._buffer = ctypes.create_string_buffer(-size)
-            size = self._lib.llama_token_to_piece(self._handle, token, self._buffer, len(self._buffer), 0, special)
+            size = self._lib.llama_token_to_piece(self.handle, token, self._buffer, len(self._buffer), 0, special)
         piece = self._buffer.raw[: max(size, 0)]
         if not special:
             self._pieces[token] = piece

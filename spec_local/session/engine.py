@@ -160,6 +160,7 @@ class Engine:
 
     def prepare(self, request: Request, slot: int = 0) -> Generation:
         """Check and tokenise a request for a cache slot; nothing is computed yet. Raises as `stream`."""
+        self._require_open()
         tokens, notices = self.tokenize(request)
         if not tokens:
             raise UsageError("The prompt is empty.", "Give a text with --prompt, --file or standard input.")
@@ -298,14 +299,17 @@ class Engine:
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        if self._closed:
-            raise UsageError("This engine is closed.", "Load it again.")
+        self._require_open()
         if not self._lock.acquire(blocking=False):
             raise UsageError("This engine is answering already.", "Wait for the answer, or cancel it.")
         try:
             yield
         finally:
             self._lock.release()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise UsageError("This engine is closed.", "Load it again.")
 
     def _allow(self) -> None:
         """Take back an earlier `cancel`."""
@@ -421,7 +425,7 @@ class Stream:
     def __init__(self, engine: Engine, generation: Generation, on_prefill: Progress | None) -> None:
         self._engine = engine
         self._generation = generation
-        self._pieces = self._play(on_prefill)
+        self._pieces = _play(engine, generation, on_prefill)
 
     @property
     def result(self) -> Result:
@@ -442,15 +446,16 @@ class Stream:
     def __iter__(self) -> Iterator[Piece]:
         return self._pieces
 
-    def _play(self, on_prefill: Progress | None) -> Generator[Piece, None, None]:
-        engine, generation = self._engine, self._generation
-        with engine._held():
-            if not generation.finished:
-                engine.prefill(generation, on_prefill)
-            while not generation.finished:
-                engine.step([generation])
-                piece = generation.piece()
-                if piece.text or piece.tokens:
-                    yield piece
-            if generation.sequence.error is not None:
-                raise generation.sequence.error
+
+def _play(engine: Engine, generation: Generation, on_prefill: Progress | None) -> Generator[Piece, None, None]:
+    """The pieces of a stream. It knows nothing of the `Stream`, so a stream that is dropped lets go of the engine."""
+    with engine._held():
+        if not generation.finished:
+            engine.prefill(generation, on_prefill)
+        while not generation.finished:
+            engine.step([generation])
+            piece = generation.piece()
+            if piece.text or piece.tokens:
+                yield piece
+        if generation.sequence.error is not None:
+            raise generation.sequence.error

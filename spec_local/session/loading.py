@@ -103,7 +103,8 @@ def cannot_trim(context: Context) -> str:
     """Find out, with two tokens in slot 0, whether the cache can be cut back: empty if so, else why not."""
     reason = ""
     try:
-        context.decode([Chunk(0, [0, 0], 0)])
+        for _ in range(2):
+            context.decode([Chunk(0, [0], 0)])
         context.trim(0, 1)
     except CacheError:
         reason = f"the cache of {context.model.path.name} cannot be cut back (recurrent or hybrid model)"
