@@ -33,7 +33,7 @@ class LiveCache:
     model: str
     """target or draft."""
     expected: int
-    """Tokens it must hold: the text's without the last one."""
+    """Tokens it must hold: the text's without the last one; a draft's cache may lag, and knows by how much."""
     held: int
     """Tokens it holds: its highest position + 1."""
     logits: Logits | None
@@ -75,21 +75,24 @@ class CacheAudit:
 def look(rig: Rig, recorder: Recorder) -> list[LiveCache]:
     """Read the engine's own caches just after an answer; they are left as they were."""
     loaded, tokens = rig.engine.loaded, recorder.sequence.tokens
-    caches = [_look("target", loaded.target, tokens)]
+    caches = [_look("target", loaded.target, tokens, len(tokens) - 1)]
     drafter = rig.engine.speculator.drafters.get("model")
     if loaded.draft is not None and isinstance(drafter, ModelDrafter):
-        drafter.prefill(0, tokens[:-1])  # a draft cache may lag, and is cut and filled when it is used next
-        caches.append(_look("draft", loaded.draft, tokens))
+        # Rejected tokens stay in the draft's cache until it is used next; told the text's length, it drops them now.
+        drafter.forget(0, len(tokens) - 1)
+        lag = drafter.reach(0, tokens)[1]
+        caches.append(_look("draft", loaded.draft, tokens, len(tokens) - lag))
     return caches
 
 
-def _look(model: str, context: Context, tokens: Many[int]) -> LiveCache:
+def _look(model: str, context: Context, tokens: Many[int], expected: int) -> LiveCache:
     held = context.length(0)
     logits = None
-    if held < context.n_ctx:
-        logits = context.decode([Chunk(0, tokens[-1:], 1)])[0][0].copy()
+    rest = tokens[min(expected, len(tokens) - 1) :]
+    if held + len(rest) <= min(context.n_ctx, held + context.n_batch):
+        logits = context.decode([Chunk(0, rest, 1)])[0][0].copy()
         context.trim(0, held)
-    return LiveCache(model, len(tokens) - 1, held, logits)
+    return LiveCache(model, expected, held, logits)
 
 
 def cache_audit(runs: Many[tuple[Replay, Many[LiveCache]]]) -> CacheAudit:
@@ -126,7 +129,7 @@ def _fault(finding: CacheFinding) -> str | None:
     if finding.held != finding.expected:
         off = finding.held - finding.expected
         many = f"{abs(off)} token{'s' if abs(off) > 1 else ''} {'more' if off > 0 else 'fewer'}"
-        return f"{where} holds {finding.held} tokens, {many} than the text without its last one"
+        return f"{where} holds {finding.held} tokens, {many} than it must"
     for apart, tolerance, how in (
         (finding.difference, finding.tolerance, "narrow passes"),
         (finding.batch_difference, finding.batch_tolerance, "one batch"),

@@ -101,7 +101,11 @@ def conformance(rig: Rig, settings: tuple[Setting, ...], report: Report) -> Conf
     plain_tokens = 0
     for setting in settings:
         report(f"conformance: plain decoding at temperature {setting.sampling.temperature:g}")
-        plain = rig.play_padded(setting.prompt, setting.sampling, {}, 0)
+        try:
+            plain = rig.play_padded(setting.prompt, setting.sampling, {}, 0)
+        except (AssertionError, CacheError) as error:
+            arms.append(replace(_empty("plain", 0, setting), failure=_broke_off(rig, error)))
+            continue
         plain_tokens += len(plain.emitted)
         for drafter, length in setting.arms:
             report(f"conformance: {drafter} drafts of {length} at temperature {setting.sampling.temperature:g}")
@@ -123,21 +127,30 @@ def _drafter(rig: Rig, name: str, plain: Sequence, length: int) -> Drafter | Non
 
 def _arm(rig: Rig, setting: Setting, plain: Sequence, name: str, drafter: Drafter, length: int) -> ArmResult:
     source = SOURCE if name in ("wrong", "teasing") else name
-    sampling = setting.sampling
-    result = ArmResult(name, length, sampling.temperature, sampling.seed or 0, len(plain.emitted), 0, 0, 0, None)
+    result = _empty(name, length, setting)
     try:
-        run = rig.play_padded(setting.prompt, sampling, {source: drafter}, length)
+        run = rig.play_padded(setting.prompt, setting.sampling, {source: drafter}, length)
     except (AssertionError, CacheError) as error:
-        rig.padded_target.trim(0, 0)
-        rig.padded.release(0)
-        return replace(result, failure=f"{type(error).__name__}: {error}")
+        return replace(result, failure=_broke_off(rig, error))
     return replace(
         result,
+        tokens=len(plain.emitted),
         rounds=len(run.rounds),
         tested=sum(r.tested for r in run.rounds),
         accepted=sum(r.accepted for r in run.rounds),
         difference=_difference(rig, plain, run),
     )
+
+
+def _empty(name: str, length: int, setting: Setting) -> ArmResult:
+    return ArmResult(name, length, setting.sampling.temperature, setting.sampling.seed or 0, 0, 0, 0, 0, None)
+
+
+def _broke_off(rig: Rig, error: AssertionError | CacheError) -> str:
+    """What a check inside the program said; the padded caches are empty afterwards."""
+    rig.padded_target.trim(0, 0)
+    rig.padded.release(0)
+    return f"{type(error).__name__}: {error}"
 
 
 def _difference(rig: Rig, plain: Sequence, run: Sequence) -> Difference | None:

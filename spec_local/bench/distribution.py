@@ -44,6 +44,9 @@ LONGEST = 4
 """Longest draft in it."""
 
 
+_STAGES = {Kind.DRAFT: "drafted token", Kind.ACCEPTANCE: "tokens accepted", Kind.RESIDUAL: "added token"}
+
+
 @dataclass(frozen=True, slots=True)
 class Distribution:
     """All tests."""
@@ -103,35 +106,44 @@ class Stream:
 
 @dataclass(slots=True)
 class Stages:
-    """The stages of a ratio rule, each under its law given the stage before."""
+    """The stages of a ratio rule, each under its law given the stage before.
+
+    Two tests each: χ² of the transform, which sees any difference, and a drift along the order in which a fault would
+    push (surprise of the drafted token, number accepted, q over the law of the added token), which sees that one sooner.
+    """
 
     rule: str
     chance: np.random.Generator
-    values: dict[Kind, list[float]] = field(
-        default_factory=lambda: {Kind.DRAFT: [], Kind.ACCEPTANCE: [], Kind.RESIDUAL: []}
-    )
+    uniform: dict[Kind, list[float]] = field(default_factory=lambda: {kind: [] for kind in _STAGES})
+    drift: dict[Kind, Drift] = field(default_factory=lambda: {kind: Drift() for kind in _STAGES})
     impossible: dict[Kind, int] = field(default_factory=dict)
 
     def add(self, tokens: Many[int], q: Many[Row], p: Many[Row], accepted: int, added: int) -> None:
         """One verdict: the draft, its rows, the target's rows (one more), tokens accepted, and the token added."""
         for token, row in zip(tokens, q, strict=True):
-            self._add(Kind.DRAFT, Law(row.ids, row.probs), token, row)
-        self._add(Kind.ACCEPTANCE, accepted_law(self.rule, tokens, q, p), accepted, None)
-        at = accepted < len(tokens)
-        self._add(Kind.RESIDUAL, added_law(self.rule, tokens, q, p, accepted), added, q[accepted] if at else None)
+            self._add(Kind.DRAFT, Law(row.ids, row.probs), token, -np.log(row.probs))
+        law = accepted_law(self.rule, tokens, q, p)
+        self._add(Kind.ACCEPTANCE, law, accepted, law.ids.astype(np.float64))
+        law = added_law(self.rule, tokens, q, p, accepted)
+        draft = over(q[accepted], law.ids) if accepted < len(tokens) else np.zeros(len(law.ids))
+        self._add(Kind.RESIDUAL, law, added, np.minimum(draft / np.maximum(law.probs, 1e-300), LEAK_CAP))
 
     def tests(self, level: float) -> list[Tested]:
         """What came out."""
-        names = {Kind.DRAFT: "drafted token", Kind.ACCEPTANCE: "tokens accepted", Kind.RESIDUAL: "added token"}
-        return [uniformity(f"rule: {names[kind]}", values, level) for kind, values in self.values.items() if values]
+        found = []
+        for kind, name in _STAGES.items():
+            if self.uniform[kind]:
+                found.append(uniformity(f"rule: {name}, PIT", self.uniform[kind], level))
+                found.append(self.drift[kind].test(f"rule: {name}, drift"))
+        return found
 
-    def _add(self, kind: Kind, law: Law, value: int, q: Row | None) -> None:
+    def _add(self, kind: Kind, law: Law, value: int, order: Floats) -> None:
         at = int(np.searchsorted(law.ids, value))
         if at >= len(law.ids) or law.ids[at] != value or law.probs[at] <= 0.0:
             self.impossible[kind] = self.impossible.get(kind, 0) + 1
             return
-        order = law.ids.astype(np.float64) if q is None else over(q, law.ids) / np.maximum(law.probs, 1e-300)
-        self.values[kind].append(integral_transform(law.probs, order, at, self.chance.random()))
+        self.uniform[kind].append(integral_transform(law.probs, order, at, self.chance.random()))
+        self.drift[kind].add(law.probs, order, float(order[at]))
 
 
 def distribution(
@@ -239,11 +251,11 @@ def draft_row_distance(runs: Many[tuple[Recorder, Replay]]) -> tuple[float | Non
 def _problems(
     tests: Many[Tested], level: float, live: Stream, stream: Stream, stages: Stages | None
 ) -> list[Problem]:
-    kinds = {"drafted token": Kind.DRAFT, "tokens accepted": Kind.ACCEPTANCE, "added token": Kind.RESIDUAL}
+    kinds = {name: kind for kind, name in _STAGES.items()}
     problems = []
     for test in tests:
         if test.p_value < level:
-            kind = kinds.get(test.name.partition(": ")[2], Kind.DISTRIBUTION)
+            kind = kinds.get(test.name.partition(": ")[2].partition(",")[0], Kind.DISTRIBUTION)
             message = f"{test.name}: p = {test.p_value:.2g} over {test.samples} samples (level {level:.1g})"
             problems.append(Problem("distribution", kind, message))
     for group in (live, stream):

@@ -14,8 +14,8 @@ class Kind(IntEnum):
     NOISE = 2
     DRAFT_ROW = 3
     DRAFT = 4
-    ACCEPTANCE = 5
-    RESIDUAL = 6
+    RESIDUAL = 5
+    ACCEPTANCE = 6
     DECISION = 7
     TOKENS = 8
     DISTRIBUTION = 9
@@ -31,8 +31,8 @@ _WORDS = {
     Kind.NOISE: "one random number decides twice (shared noise)",
     Kind.DRAFT_ROW: "a draft row belongs to another position",
     Kind.DRAFT: "drafted tokens are not drawn from their row",
-    Kind.ACCEPTANCE: "tokens are accepted with the wrong probability",
     Kind.RESIDUAL: "after a rejection the token is not drawn from the residual (p - q)+",
+    Kind.ACCEPTANCE: "tokens are accepted with the wrong probability",
     Kind.DECISION: "tokens differ from a one-by-one replay by more than rounding explains",
     Kind.TOKENS: "speculation changes the text",
     Kind.DISTRIBUTION: "tokens do not follow the target's distribution",

@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 from spec_local.bench.arms import Arm
 from spec_local.bench.curves import Curves
 from spec_local.bench.workloads import BenchPrompt
-from spec_local.drafting.draft import Draft
-from spec_local.drafting.drafter import Drafter, DraftRequest
+from spec_local.drafting.drafter import Drafter
 from spec_local.drafting.model import ModelDrafter
 from spec_local.drafting.text import TextDrafter
 from spec_local.errors import Aborted, BackendError
-from spec_local.language_model import LanguageModel
+from spec_local.language_model import Chunk, LanguageModel, Logits
 from spec_local.sampling.params import Sampling
 from spec_local.session.engine import Engine
 from spec_local.session.generation import Generation, Request
@@ -71,12 +70,12 @@ class Player:
         self._cancelled = cancelled
         self._prefill_s = 0.0
         speculator = engine.speculator
-        self._model: PromptTimedDrafter | None = None
+        self._model: PromptTimed | None = None
         self._drafters: dict[str, Drafter] = {}
         if "model" in speculator.drafters and engine.loaded.draft is not None:
             speculator.release(0)
-            self._model = PromptTimedDrafter(engine.loaded.draft, clock)
-            self._drafters["model"] = self._model
+            self._model = PromptTimed(engine.loaded.draft, clock)
+            self._drafters["model"] = ModelDrafter(self._model)
         if "text" in speculator.drafters:
             self._drafters["text"] = TextDrafter()
         longest = max(1, engine.options.longest_draft)
@@ -150,13 +149,18 @@ class Player:
             raise generation.sequence.error
 
 
-class PromptTimedDrafter(ModelDrafter):
-    """The draft model, reading the prompt in a step of its own, so that its seconds can be told from drafting."""
+class PromptTimed:
+    """A language model that reads the prompt in a pass of its own, so that its seconds can be told from drafting.
+
+    Args:
+        model: The draft model; only slot 0 is used.
+        clock: Seconds, monotonic.
+    """
 
     def __init__(self, model: LanguageModel, clock: Clock) -> None:
-        super().__init__(model)
-        self.prompt_length = 0
-        """Tokens before the answer of the sequence in slot 0."""
+        self.prompt_length = 1
+        """Tokens before the answer. The last one belongs to the first draft step, not to the prompt's reading."""
+        self._model = model
         self._clock = clock
         self._prompt_s = 0.0
 
@@ -165,11 +169,31 @@ class PromptTimedDrafter(ModelDrafter):
         seconds, self._prompt_s = self._prompt_s, 0.0
         return seconds
 
-    def draft(self, requests: Many[DraftRequest]) -> list[Draft]:
-        for request in requests:
-            prompt = request.tokens[: self.prompt_length - 1]
-            if self.lag(request.slot, prompt) > 0:
-                started = self._clock()
-                self.prefill(request.slot, prompt)
-                self._prompt_s += self._clock() - started
-        return super().draft(requests)
+    @property
+    def n_vocab(self) -> int:
+        return self._model.n_vocab
+
+    @property
+    def n_ctx(self) -> int:
+        return self._model.n_ctx
+
+    @property
+    def n_batch(self) -> int:
+        return self._model.n_batch
+
+    def decode(self, chunks: Many[Chunk]) -> list[Logits]:
+        (chunk,) = chunks
+        of_prompt = min(self.prompt_length - 1 - self._model.length(chunk.seq), len(chunk.tokens) - chunk.rows)
+        if of_prompt <= 0:
+            return self._model.decode(chunks)
+        started = self._clock()
+        nothing = self._model.decode([Chunk(chunk.seq, chunk.tokens[:of_prompt], 0)])
+        self._prompt_s += self._clock() - started
+        rest = chunk.tokens[of_prompt:]
+        return self._model.decode([Chunk(chunk.seq, rest, chunk.rows)]) if rest else nothing
+
+    def length(self, seq: int) -> int:
+        return self._model.length(seq)
+
+    def trim(self, seq: int, length: int) -> None:
+        self._model.trim(seq, length)

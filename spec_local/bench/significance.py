@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -76,6 +77,7 @@ def chi_square_quantile(level: float, df: int) -> float:
     return _bisect(lambda x: chi_square_tail(x, df) < level, 0.0, df + 40 * math.sqrt(df) + 200)
 
 
+@cache
 def detectable(samples: int, cells: int, level: float, power: float = 0.99) -> float:
     """Smallest total variation between two laws on equal cells that `samples` show with this power at this level."""
     df = cells - 1

@@ -103,11 +103,11 @@ def _headline(earns: Earns, ratio: float, results: Results) -> str:
     who = f"{who[:1].upper()}{who[1:]}"
     plural = "earn their" if " and " in who else "earns its"
     if earns == "yes":
-        return f"{who} {plural} place here: {versus_plain(ratio)} over all texts."
+        return f"{who} {plural} place here. Over all texts: {versus_plain(ratio)}."
     negated = "do not earn their" if " and " in who else "does not earn its"
     if earns == "partly":
-        return f"{who} {plural} place here on some kinds of text only: {versus_plain(ratio)} over all."
-    return f"{who} {negated} place here: {versus_plain(ratio)} over all texts."
+        return f"{who} {plural} place here on some kinds of text only. Over all texts: {versus_plain(ratio)}."
+    return f"{who} {negated} place here. Over all texts: {versus_plain(ratio)}."
 
 
 def _sources_of(results: Results) -> tuple[str, ...]:
@@ -257,6 +257,8 @@ def _advice(results: Results, earns: Earns, ratio: float, threads: int, cores: i
         advice.append(
             "A draft model: `spec-local models list` shows which ones fit; text alone helps repeating text only."
         )
+    elif curves.break_even("model") is None:
+        advice.append("A much cheaper draft: with this one's steps not even full acceptance pays here.")
     elif half is not None and half >= BETTER * base and curves.step is not None and curves.step > 0.1:
         advice.append(
             f"A cheaper draft: at half its cost and equal agreement the same texts would give {half:.2f}× instead of "

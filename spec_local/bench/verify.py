@@ -159,6 +159,7 @@ def verify(
     quick: bool = False,
     sampling: Sampling | None = None,
     pad_width: int = 0,
+    plan: Plan | None = None,
     report: Report = lambda _: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Verification:
@@ -169,6 +170,7 @@ def verify(
         quick: Under a minute on two cores with the default pair, instead of several.
         sampling: How ordinary answers are drawn; None: as the model recommends.
         pad_width: Rows of every conformance pass; 0: 8.
+        plan: What to run; None: what `make_plan` says.
         report: Told what is being done.
         cancelled: Asked between rounds; True stops.
 
@@ -177,9 +179,10 @@ def verify(
         SpecLocalError: A model or the backend failed.
     """
     started = time.perf_counter()
-    plan = make_plan(engine, quick, sampling or Sampling(), pad_width)
-    longest = max(len(engine.tokenize(Request(prompt))[0]) for prompt in PROMPTS.values())
-    room = longest + max(run.sampling.max_tokens or 0 for run in plan.live) + 64
+    plan = plan or make_plan(engine, quick, sampling or Sampling(), pad_width)
+    prompts = {item.prompt for item in (*plan.settings, *plan.live)}
+    longest = max(len(engine.tokenize(Request(prompt))[0]) for prompt in prompts)
+    room = longest + max(item.sampling.max_tokens or 0 for item in (*plan.settings, *plan.live)) + 64
     with Rig(engine, room, plan.pad_width, cancelled) as rig:
         same = conformance(rig, plan.settings, report)
         runs: list[tuple[Recorder, Replay, list[LiveCache]]] = []

@@ -86,7 +86,9 @@ def numerics(loaded: Loaded, options: EngineOptions, longest_draft: int) -> Nume
 
 
 def widths_in_use(longest_draft: int, options: EngineOptions) -> tuple[int, ...]:
-    """Widths of target passes, other than one row, worth comparing under these options."""
+    """Widths of target passes, other than one row, worth comparing under these options; none where all are padded."""
+    if options.pad_width:
+        return ()
     widest = min(longest_draft + 1, _TOKENS)
     return tuple(sorted({min(n, widest) for n in (2, 4, widest)} - {1})) if widest > 1 else ()
 
