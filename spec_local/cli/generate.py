@@ -15,8 +15,9 @@ from spec_local.cli.terminal import TextOutput, harmless, piped_input, read_text
 from spec_local.errors import UsageError
 
 if TYPE_CHECKING:
-    from spec_local.session.engine import Engine, Stream
+    from spec_local.session.engine import Engine
     from spec_local.session.result import Piece
+    from spec_local.session.stream import Stream
 
 EPILOG = """\
 examples:

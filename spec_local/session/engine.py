@@ -16,7 +16,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence as Many
+from collections.abc import Iterator, Sequence as Many
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -32,7 +32,8 @@ from spec_local.session.generation import Generation, Progress, Prompt, Request
 from spec_local.session.loading import Loaded, LoadProgress, cannot_trim, load_models
 from spec_local.session.numerics import numerics
 from spec_local.session.options import EngineOptions
-from spec_local.session.result import Piece, Result, Timings, spell
+from spec_local.session.result import Result, Timings, spell
+from spec_local.session.stream import Stream
 from spec_local.session.template import ChatTemplate, Message
 from spec_local.session.text_stream import TextStream
 from spec_local.speculation.adaptive import AdaptiveController
@@ -288,17 +289,18 @@ class Engine:
 
     @contextmanager
     def using(self) -> Iterator[None]:
-        """Hold the engine for the steps of some requests; a second user is refused instead of corrupting the first.
-
-        Raises:
-            UsageError: The engine is in use, or closed.
-        """
-        with self._held():
+        """Hold the engine for the steps of some requests, any earlier `cancel` taken back; raises as `hold`."""
+        with self.hold():
             self._allow()
             yield
 
     @contextmanager
-    def _held(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
+        """Hold the engine as it is: a second user is refused instead of corrupting the first.
+
+        Raises:
+            UsageError: The engine is in use, or closed.
+        """
         self._require_open()
         if not self._lock.acquire(blocking=False):
             raise UsageError("This engine is answering already.", "Wait for the answer, or cancel it.")
@@ -417,45 +419,3 @@ def _draft_transform(sampling: Sampling, shared: int, ends: frozenset[int], prom
     bias = {token: value for token, value in sampling.logit_bias.items() if token < shared}
     ends = frozenset(token for token in ends if token < shared)
     return Transform(sampling.model_copy(update={"logit_bias": bias}), shared, ends, prompt_length)
-
-
-class Stream:
-    """An answer on its way: iterate for pieces, then read `result`. Closing it early cancels the rest."""
-
-    def __init__(self, engine: Engine, generation: Generation, on_prefill: Progress | None) -> None:
-        self._engine = engine
-        self._generation = generation
-        self._pieces = _play(engine, generation, on_prefill)
-
-    @property
-    def result(self) -> Result:
-        """The finished answer; after the last piece, or after `close`."""
-        return self._engine.result(self._generation)
-
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """What a person should know about this request."""
-        return tuple(self._generation.notices)
-
-    def close(self) -> None:
-        """Stop here. What was written stays; `result` then says "cancelled"."""
-        self._pieces.close()
-        self._generation.sequence.cancel()
-        self._generation.stream.finish()
-
-    def __iter__(self) -> Iterator[Piece]:
-        return self._pieces
-
-
-def _play(engine: Engine, generation: Generation, on_prefill: Progress | None) -> Generator[Piece, None, None]:
-    """The pieces of a stream. It knows nothing of the `Stream`, so a stream that is dropped lets go of the engine."""
-    with engine._held():
-        if not generation.finished:
-            engine.prefill(generation, on_prefill)
-        while not generation.finished:
-            engine.step([generation])
-            piece = generation.piece()
-            if piece.text or piece.tokens:
-                yield piece
-        if generation.sequence.error is not None:
-            raise generation.sequence.error

@@ -36,7 +36,9 @@ def open_engine(tiny_target: Path, tiny_draft: Path) -> Iterator[Load]:
 
 
 def _sampling(**fields: Any) -> Sampling:
-    return Sampling(**{"temperature": 0.8, "seed": 5, "max_tokens": 40, "top_k": 0, "top_p": 1.0, "min_p": 0.0, **fields})
+    return Sampling(
+        **{"temperature": 0.8, "seed": 5, "max_tokens": 40, "top_k": 0, "top_p": 1.0, "min_p": 0.0, **fields}
+    )
 
 
 def _request(prompt: Prompt, **fields: Any) -> Request:
@@ -73,7 +75,17 @@ def test_the_same_text_with_any_draft_or_none(open_engine: Load, tiny_target: Pa
 def test_the_result_tells_everything_the_contract_asks_for(open_engine: Load) -> None:
     engine = open_engine()
     result = engine.generate(PROMPT, sampling=_sampling()).as_dict()
-    assert set(result) >= {"text", "token_ids", "finish_reason", "limit", "seed", "usage", "timings", "speculation", "model"}
+    assert set(result) >= {
+        "text",
+        "token_ids",
+        "finish_reason",
+        "limit",
+        "seed",
+        "usage",
+        "timings",
+        "speculation",
+        "model",
+    }
     assert (result["finish_reason"], result["limit"], result["seed"]) == ("length", "max_tokens", 5)
     assert result["usage"]["completion_tokens"] == len(result["token_ids"]) == 40
     assert set(result["timings"]) == {
@@ -548,8 +560,7 @@ def test_several_at_once_get_what_each_gets_alone(open_engine: Load) -> None:
     alone = [engine.generate(prompt, sampling=_sampling(seed=i)).token_ids for i, prompt in enumerate(prompts)]
     with engine.using():
         generations = [
-            engine.prepare(_request(prompt, sampling=_sampling(seed=i)), slot=i)
-            for i, prompt in enumerate(prompts)
+            engine.prepare(_request(prompt, sampling=_sampling(seed=i)), slot=i) for i, prompt in enumerate(prompts)
         ]
         for generation in generations:
             engine.prefill(generation)

@@ -28,7 +28,9 @@ def test_chatml_is_used_and_said_where_there_is_none() -> None:
         template = ChatTemplate(source)
         assert "ChatML" in template.notice
         text, notice = template.render(_messages("s:Be brief.", "u:Hi"))
-        assert text == "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+        assert (
+            text == "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+        )
         assert notice == ""
     assert ChatTemplate(CHATML).notice == ""
 
