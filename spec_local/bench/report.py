@@ -26,7 +26,7 @@ def _conformance(found: Verification) -> list[tuple[str, ...]]:
     for arm in found.conformance.arms:
         passes = f"{arm.tokens} tokens, {arm.rounds} passes" if arm.rounds else f"{arm.tokens} tokens"
         accepted = f"{arm.accepted}/{arm.tested} accepted" if arm.tested else "nothing drafted"
-        if arm.failure:
+        if arm.failure is not None:
             outcome = "BROKE OFF"
         elif (d := arm.difference) is not None:
             outcome = f"DIFFERS at token {d.index + 1}: {d.speculative_text}, plain {d.plain_text}, margin {d.margin:.3g}"

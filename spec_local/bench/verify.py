@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from spec_local.bench.audit import Audit, Replay, audit, replay
-from spec_local.bench.cache_audit import CacheAudit, LiveCache, broken, cache_audit, look
+from spec_local.bench.cache_audit import CacheAudit, LiveCache, cache_audit, look
 from spec_local.bench.conformance import Conformance, Report, Setting, conformance
 from spec_local.bench.distribution import Distribution, distribution
-from spec_local.bench.findings import Problem, culprit
+from spec_local.bench.findings import Problem, broke_off, culprit
 from spec_local.bench.recording import Recorder
 from spec_local.bench.rig import Rig
 from spec_local.errors import CacheError
@@ -193,7 +193,7 @@ def verify(
                 recorder = rig.play(run.prompt, run.sampling, run.controller)
                 caches = look(rig, recorder)
             except (AssertionError, CacheError) as error:
-                failures.append(broken(run.name, error))
+                failures.append(broke_off("ordinary run", run.name, error))
                 rig.start_over()
                 continue
             report(f"replay, one token at a time: {run.name}")
