@@ -1,10 +1,10 @@
 """The audit of ordinary runs: their tokens again, one by one, from an empty cache.
 
-A pass of one row and a pass of many differ in the last bits of their logits, so where two tokens nearly tie, an ordinary
-run may choose the other one. How much the bits differ is measured here on the run's own tokens, away from speculation:
-ε is the largest difference of a logit between one-by-one and wide evaluation. A disagreement is explained when its
-margin, the rise of the emitted token's logit (or fall of the other's) that turns the decision, is at most 2ε: each of
-the two logits may be off by ε. A larger margin is a fault.
+A pass of one row and a pass of many differ in the last bits of their logits, so where two tokens nearly tie, an
+ordinary run may choose the other one. How much the bits differ is measured here on the run's own tokens, away from
+speculation: ε is the largest difference of a logit between one-by-one and wide evaluation. A disagreement is explained
+when its margin, the rise of the emitted token's logit (or fall of the other's) that turns the decision, is at most 2ε:
+each of the two logits may be off by ε. A larger margin is a fault.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Disagreement:
 class Fresh:
     """A model over a run's tokens, from empty caches: what it says after the last one, and how much that may vary.
 
-    The prompt was prefilled as the engine prefills it; the answer was then evaluated in narrow passes. In a single batch
-    over all tokens the large-batch kernels come into play, whose rounding differs more.
+    The prompt was prefilled as the engine prefills it; the answer was then evaluated in narrow passes. In one batch over
+    all tokens the large-batch kernels come into play, whose rounding differs more.
     """
 
     epsilon: float

@@ -22,6 +22,8 @@ from spec_local.language_model import Chunk
 from spec_local.sampling.params import Sampling
 from spec_local.speculation.sequence import Sequence
 
+Arms = tuple[tuple[str, int], ...]
+"""Drafters ("model", "text", "wrong", "teasing") with their draft lengths."""
 Report = Callable[[str], None]
 """Told what is being done now."""
 
@@ -33,8 +35,7 @@ class Setting:
     prompt: str
     sampling: Sampling
     """With seed and max_tokens."""
-    arms: tuple[tuple[str, int], ...]
-    """Drafter ("model", "text", "wrong", "teasing") and draft length."""
+    arms: Arms
 
 
 @dataclass(frozen=True, slots=True)

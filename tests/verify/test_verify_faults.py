@@ -45,7 +45,7 @@ def plan(rule: str) -> Plan:
 @pytest.fixture
 def check(tiny_target: Path, tiny_draft: Path) -> Callable[[str], Verification]:
     def run(rule: str) -> Verification:
-        options = EngineOptions(acceptance=rule, threads=1, n_ctx=512, draft_length=4)  # type: ignore[arg-type]
+        options = EngineOptions(acceptance=rule, threads=1, n_ctx=512, draft_length=4)
         with load(tiny_target, draft=tiny_draft, options=options) as engine:
             return verify(engine, plan=plan(rule))
 
@@ -222,11 +222,11 @@ def test_the_command_prints_json_and_says_1_when_something_is_wrong(
     assert found["problems"][0].keys() == {"check", "kind", "message"}
 
 
-def test_the_table_of_a_failure_names_the_cause_last(check: Callable[[str], Verification], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_of_a_failure_names_the_cause_last(
+    check: Callable[[str], Verification], monkeypatch: pytest.MonkeyPatch
+) -> None:
     keep_one_too_many(monkeypatch)
     lines = table(check("coupled")).splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("FAILED"))
     assert "a cache does not hold the text" in lines[at]
     assert all(line.startswith("  ") for line in lines[at + 1 :])
-
-
