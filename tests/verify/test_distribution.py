@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from itertools import product
 
 import numpy as np
@@ -120,7 +119,10 @@ def test_a_transform_is_uniform_whatever_the_order() -> None:
     probs = np.array([0.5, 0.25, 0.15, 0.1])
     for order in (np.arange(4.0), np.array([2.0, 2.0, 1.0, 5.0])):
         drawn = chance.choice(4, size=20_000, p=probs)
-        values = [integral_transform(probs, order, int(at), float(u)) for at, u in zip(drawn, chance.random(20_000))]
+        values = [
+            integral_transform(probs, order, int(at), float(u))
+            for at, u in zip(drawn, chance.random(20_000), strict=True)
+        ]
         assert abs(np.mean(values) - 0.5) < 0.01
         assert abs(np.var(values) - 1 / 12) < 0.004
 
@@ -151,5 +153,3 @@ def test_total_variation_of_rows_with_other_tokens() -> None:
     q = Row(np.array([2, 3], np.int32), np.array([0.5, 0.5]))
     assert total_variation(p, q) == pytest.approx(0.5)
     assert total_variation(p, p) == 0.0
-
-
