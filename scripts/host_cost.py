@@ -54,15 +54,18 @@ def logits(shape: str, n_vocab: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def measure(operation: Callable[[int], object], seconds: float) -> tuple[float, float]:
-    """The least time, which is the cost on a core of one's own, and the median, in µs."""
+    """Least and median CPU time, in µs. The least is the cost on a core of one's own.
+
+    CPU time of this thread, since other programs may take the core away in between; they still slow it down.
+    """
     for i in range(3):
         operation(i)
     times: list[float] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(times) < 20:
-        begin = time.perf_counter_ns()
+        begin = time.thread_time_ns()
         operation(len(times))
-        times.append((time.perf_counter_ns() - begin) / 1000)
+        times.append((time.thread_time_ns() - begin) / 1000)
     return min(times), float(np.median(times))
 
 

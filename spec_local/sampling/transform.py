@@ -35,7 +35,7 @@ _MANY = 4096
 _CHUNK = 32768
 """Logits exponentiated at a time where the whole vocabulary's mass is needed: 128 KiB stay in the inner caches."""
 _HEAD = 512
-"""Most nuclei lie within the tokens likelier than (1 - top_p)/512."""
+"""Most nuclei lie within the tokens likelier than (1 - top_p)/512: they are tried first."""
 _DEEPER = 2.5
 """How far below the least a nucleus can need (in nats) the tokens are still weighed one by one."""
 _FEW = 32
@@ -276,32 +276,32 @@ class Transform:
     def _about_nucleus(self, values: Logits, highest: float) -> tuple[Ids, Logits, tuple[float, float]]:
         """Ids and logits, both [k], of the nucleus and some more, and bounds of the mass M of all tokens.
 
-        M is Σ exp(logit - highest). Tokens below (1 - top_p)/2V of M weigh less than (1 - top_p)/2 together, so the
-        nucleus has none of them.
+        M is Σ exp(logit - highest). Tokens below ε = (1 - top_p)/2V weigh less than (1 - top_p)/2 together, so the
+        nucleus has none of them. Where few tokens are much above ε, only these are weighed: the many others count as
+        nothing in the lower bound and as much as they can in the upper. Else M is exact, and both bounds are M.
         """
         top_p = self.sampling.top_p
-        bounds = self._mass_bounds(values, highest, math.log((1.0 - top_p) / (2 * self.n_vocab)) - _DEEPER)
-        most = bounds[1]
-        ids, kept = self._all_ids, values
-        for share in (_HEAD, 2 * self.n_vocab):  # mostly the first, few tokens do
-            ids, kept = self._at_least(values, highest + math.log(most * (1.0 - top_p) / share))
-            if float(np.exp(kept - np.float32(highest)).sum()) > top_p * most * (1.0 + _SLACK):
-                break
-        return ids, kept, bounds
-
-    def _mass_bounds(self, values: Logits, highest: float, depth: float) -> tuple[float, float]:
-        """Between which values M lies: the same one twice, unless few tokens reach `highest + depth`.
-
-        Then only these are weighed, and the many others count as nothing or as exp(depth) each.
-        """
+        depth = math.log((1.0 - top_p) / (2 * self.n_vocab)) - _DEEPER
         np.greater_equal(values, np.float32(highest + depth), out=self._flags)
         above = np.count_nonzero(self._flags)
-        if above * _FEW > self.n_vocab:
-            mass = self._mass(values, highest)
-            return mass, mass
-        least = float(np.exp(values[self._flags] - np.float32(highest)).sum())
-        most = least + (self.n_vocab - above) * math.exp(depth + _SLACK)
-        return least * (1.0 - _SLACK), most * (1.0 + _SLACK)
+        ids: Ids = self._all_ids
+        kept = values
+        if above * _FEW <= self.n_vocab:
+            ids = self._flags.nonzero()[0]
+            kept = values[ids]
+            weights = np.exp(kept - np.float32(highest))  # float32 [k]
+            least = float(weights.sum())
+            most = (least + (self.n_vocab - above) * math.exp(depth)) * (1.0 + _SLACK)
+            head = weights >= most * (1.0 - top_p) / _HEAD
+            if float(weights[head].sum()) > top_p * most * (1.0 + _SLACK):
+                ids, kept = ids[head], kept[head]
+            return ids, kept, (least * (1.0 - _SLACK), most)
+        mass = self._mass(values, highest)
+        for share in (_HEAD, 2 * self.n_vocab):
+            ids, kept = self._at_least(values, highest + math.log(mass * (1.0 - top_p) / share))
+            if float(np.exp(kept - np.float32(highest)).sum()) > top_p * mass * (1.0 + _SLACK):
+                break
+        return ids, kept, (mass, mass)
 
     def _mass(self, values: Logits, highest: float) -> float:
         """M, the sum of exp(logit - highest) [V]; float32 terms, relative error below `_SLACK`."""
