@@ -77,6 +77,8 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
             try:
                 draft_header = manifest.read_header(draft_file.path)
                 manifest.require_pair(target_header, draft_header)
+                if draft_file.path.samefile(target_file.path):
+                    notices.append("Target and draft are the same file, which cannot make anything faster.")
             except ModelError as error:
                 draft_file, draft_header, off = None, None, _go_on_without(error, options, notices)
         memory = plan(options, target_header, draft_header)

@@ -150,6 +150,8 @@ def plan(options: EngineOptions, target: Header, draft: Header | None, room: Roo
     if room is None:
         used = offload_devices(options.device) + (offload_devices(options.draft_device) if draft is not None else [])
         room = free_room({device.name: device for device in used}.values())
+    if "n_ctx" not in options.model_fields_set and options.tokens > _trained(target):
+        options = options.model_copy(update={"n_ctx": _trained(target)})  # nobody asked for more than it was trained for
     layers = {
         "gpu_layers": _whole(options.gpu_layers, options.device, room),
         "draft_gpu_layers": _whole(options.draft_gpu_layers, options.draft_device, room),
