@@ -15,9 +15,11 @@ from spec_local.llama.context import Context, ContextOptions
 from spec_local.llama.devices import pick_devices
 from spec_local.llama.model import ALL_LAYERS, Model, Offload
 from spec_local.llama.probe import require_backend
-from spec_local.models_manifest import Header, show_bytes
+from spec_local.models_manifest import Header, ResolvedModel, show_bytes
 from spec_local.session.memory import MemoryPlan, plan, suggestions, with_sizes, without_draft
 from spec_local.session.options import EngineOptions
+
+_WITHOUT = "Continuing without a draft model. "
 
 LoadProgress = Callable[[str, float], bool]
 """Called with (what is loading, fraction done); return False to cancel."""
@@ -69,9 +71,9 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
     started = time.perf_counter()
     with ExitStack() as undo:
         draft_name = options.draft if options.longest_draft > 0 else "none"
-        target_file, draft_file, notices = manifest.resolve_pair(options.target, draft_name, options.pair)
+        target_file, draft_file, notices = _resolve(options, draft_name)
         target_header = manifest.read_header(target_file.path)
-        off = notices[-1] if draft_file is None and notices else ""
+        off = notices[-1].removeprefix(_WITHOUT) if draft_file is None and notices else ""
         draft_header: Header | None = None
         if draft_file is not None:
             try:
@@ -129,6 +131,18 @@ def cannot_trim(context: Context) -> str:
     return reason
 
 
+def _resolve(options: EngineOptions, draft: str) -> tuple[ResolvedModel, ResolvedModel | None, list[str]]:
+    """Target, draft and sentences about their choice; without the draft that was asked for where that is allowed."""
+    try:
+        return manifest.resolve_pair(options.target, draft, options.pair)
+    except ModelError as error:
+        if not options.allow_plain:
+            raise
+        target, _, notices = manifest.resolve_pair(options.target, "none", options.pair)
+        _go_on_without(error, options, notices)
+        return target, None, notices
+
+
 def _require_room(
     memory: MemoryPlan,
     options: EngineOptions,
@@ -175,7 +189,7 @@ def _go_on_without(error: ModelError | BackendError, options: EngineOptions, not
         if isinstance(error, PairError):
             error.hint = f"{error.hint} Or add --allow-plain to go on without a draft model.".strip()
         raise error
-    notices.append(f"Continuing without a draft model. {error}")
+    notices.append(f"{_WITHOUT}{error}")
     return error.message
 
 
