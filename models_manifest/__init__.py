@@ -27,7 +27,9 @@ if TYPE_CHECKING:
         kv_bytes,
         largest_context,
         recurrent_bytes,
+        repacked_bytes,
         split_weights,
+        vocabulary_bytes,
     )
     from spec_local.models_manifest.found import FoundFile, find_files
     from spec_local.models_manifest.gguf_header import Header, read_header
@@ -79,6 +81,7 @@ _LAZY = {
     "recurrent_bytes": "estimate",
     "remove_entry": "catalogue",
     "remove_model": "manage",
+    "repacked_bytes": "estimate",
     "requantised_path": "store",
     "require_pair": "pair_check",
     "resolve_model": "resolve",
@@ -86,6 +89,7 @@ _LAZY = {
     "show_bytes": "sizes",
     "split_weights": "estimate",
     "user_catalogue_path": "catalogue",
+    "vocabulary_bytes": "estimate",
 }
 
 __all__ = [
@@ -121,6 +125,7 @@ __all__ = [
     "recurrent_bytes",
     "remove_entry",
     "remove_model",
+    "repacked_bytes",
     "requantised_path",
     "require_pair",
     "resolve_model",
@@ -128,6 +133,7 @@ __all__ = [
     "show_bytes",
     "split_weights",
     "user_catalogue_path",
+    "vocabulary_bytes",
 ]
 
 

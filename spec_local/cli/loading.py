@@ -48,7 +48,7 @@ def load_engine(settings: Mapping[str, Setting], cancelled: Callable[[], bool]) 
                     return not cancelled()
 
                 loaded = load_models(options, on_load)
-            return Engine(loaded, options)
+            return Engine(loaded)
         except NotPulledError as error:
             if pull == "never" or (pull == "ask" and not _agrees(error)):
                 raise

@@ -9,6 +9,9 @@ from typing import Any
 from spec_local.errors import BackendError, ModelError
 from spec_local.llama.library import llama
 
+_NORMAL, _USER_DEFINED = 1 << 2, 1 << 4
+"""Bits of `llama_token_attr`."""
+
 
 class Vocabulary:
     """Tokenises for one model. Token ids are plain ints; a token's text is bytes, since a character may span tokens."""
@@ -25,8 +28,16 @@ class Vocabulary:
         self._adds_eos: bool = self._lib.llama_vocab_get_add_eos(handle)
         self._buffer = ctypes.create_string_buffer(256)
         self._pieces: dict[int, bytes] = {}
-        is_end = self._lib.llama_vocab_is_eog
-        self.end_ids: frozenset[int] = frozenset(token for token in range(self.size) if is_end(handle, token))
+        is_end, named = self._lib.llama_vocab_is_eog, (self.eos, self._lib.llama_vocab_eot(handle))
+        ends = [token for token in range(self.size) if is_end(handle, token)]
+        # llama.cpp makes an end of any token with an end-like text, and marks it as a control token besides what the file
+        # says it is. Several vocabularies have `</s>` as ordinary HTML: an answer must neither end there nor lose it.
+        self._ordinary = frozenset(
+            token
+            for token in ends
+            if token not in named and self._lib.llama_vocab_get_attr(handle, token) & (_NORMAL | _USER_DEFINED)
+        )
+        self.end_ids: frozenset[int] = frozenset(ends) - self._ordinary
         """Every id that ends a generation (end of text, end of turn)."""
 
     @property
@@ -69,12 +80,13 @@ class Vocabulary:
         """Bytes of one token; control tokens are empty unless `special`."""
         if not special and token in self._pieces:
             return self._pieces[token]
+        keep, special = not special, special or token in self._ordinary
         size = self._lib.llama_token_to_piece(self.handle, token, self._buffer, len(self._buffer), 0, special)
         if size < 0:
             self._buffer = ctypes.create_string_buffer(-size)
             size = self._lib.llama_token_to_piece(self.handle, token, self._buffer, len(self._buffer), 0, special)
         piece = self._buffer.raw[: max(size, 0)]
-        if not special:
+        if keep:
             self._pieces[token] = piece
         return piece
 

@@ -30,6 +30,7 @@ from spec_local.sampling import RULES, Noise, Sampling, Transform
 from spec_local.session.costs import cost_profile
 from spec_local.session.generation import Generation, Progress, Prompt, Request
 from spec_local.session.loading import Loaded, LoadProgress, cannot_trim, load_models
+from spec_local.session.memory import MemoryPlan
 from spec_local.session.numerics import numerics
 from spec_local.session.options import EngineOptions
 from spec_local.session.result import Result, Timings, spell
@@ -67,7 +68,7 @@ def load(
     options = (options or EngineOptions()).model_copy(update=chosen)
     loaded = load_models(options, progress)
     try:
-        return Engine(loaded, options)
+        return Engine(loaded)
     except BaseException:
         loaded.close()
         raise
@@ -76,8 +77,8 @@ def load(
 class Engine:
     """Answers requests; see the module. Made by `load`."""
 
-    def __init__(self, loaded: Loaded, options: EngineOptions) -> None:
-        self.options = options
+    def __init__(self, loaded: Loaded) -> None:
+        self.options = options = loaded.options
         self._loaded = loaded
         self._target = loaded.target
         self.vocabulary = loaded.target.model.vocabulary
@@ -243,6 +244,11 @@ class Engine:
         return self._loaded
 
     @property
+    def memory(self) -> MemoryPlan:
+        """What the models were estimated to take, and what was free."""
+        return self._loaded.memory
+
+    @property
     def speculator(self) -> Speculator:
         """Plays the rounds. Its drafters and its controller may be exchanged between two answers."""
         return self._speculator
@@ -283,7 +289,8 @@ class Engine:
 
     def describe(self) -> dict[str, Any]:
         """What is loaded, for JSON."""
-        return {**self._description, "numerics": self.numerics.as_dict()}
+        memory = self._loaded.memory.as_dict()
+        return {**self._description, "memory_estimate": memory, "numerics": self.numerics.as_dict()}
 
     # -- life ------------------------------------------------------------------------------------------------------
 
