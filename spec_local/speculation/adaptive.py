@@ -11,18 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spec_local.drafting.draft import NO_SOURCE, Draft
-from spec_local.speculation import acceptance_model
+from spec_local.speculation import acceptance_model as am
+from spec_local.speculation.acceptance_model import Bins
 from spec_local.speculation.controller import Outcome, Pace, Plan, Seat
 from spec_local.speculation.cost import CostProfile
 from spec_local.speculation.stopping import StoppingTable, solve
 
-SPEED_MEMORY = 0.95
-TABLE_ROUNDS = 8
-LEVEL_GRID = 0.25
-PROBE_FIRST, PROBE_LAST = 16, 256
-PROBE_OPTIMISM = 1.0
-HORIZON = 48.0
-CREDIT_START, CREDIT_RATE, CREDIT_MOST, CREDIT_LEAST = 6.0, 0.01, 12.0, -6.0
+P = dict(
+    speed_memory=0.95, table_rounds=16,speed_change=.04, ease_memory=0.85, probe_first=16, probe_last=256, horizon=16.0,lag_full=16,
+    credit_start=6.0, credit_rate=0.01, credit_most=12.0, text_step=0.2, text_memory=0.99, hazard=0.0005, loose=0.1,
+    guesses=True, text_prior=6., model_prior=20., text_margin=0.0,lagcost=0.0,drawn_prior=100.,drawn_weight=30.,drawn_memory=.99,drawn_slow=.999,trust=.999,
+)
 
 
 class AdaptiveController:
@@ -34,21 +33,23 @@ class AdaptiveController:
         frozen: Believe `costs` as they are, so that decisions do not depend on the clock.
     """
 
-    def __init__(self, costs: CostProfile, longest: int = 16, frozen: bool = False) -> None:
+    def __init__(self, costs: CostProfile, longest: int = 16, frozen: bool = False, **p: float) -> None:
+        self.p = {**P, **p}
         self.costs = costs
         self.longest = longest
         self.frozen = frozen
-        self.model = acceptance_model.for_model()
-        self.text = acceptance_model.for_text()
-        self.credit = CREDIT_START
+        self.model = Bins(am.MODEL_EDGES, am.MODEL_PRIOR, self.p['model_prior'])
+        self.text = Bins(am.TEXT_EDGES, am.TEXT_PRIOR, self.p['text_prior'])
+        self.drawn = [w * self.p['drawn_prior'] for w in am.MODEL_DRAWN]
+        self.credit = self.p['credit_start']
         self._tokens = 4.0
         self._seconds = 4.0 * costs.target.seconds(1)
         self._rounds = 0
-        self._tables: dict[tuple[int, int, int], tuple[int, StoppingTable]] = {}
 
     def enter(self) -> Pace:
         """State for a new sequence."""
-        return Pace()
+        total = sum(self.drawn)
+        return Pace(drawn=[self.p['drawn_weight'] * w / total for w in self.drawn], trust=self.p['trust'])
 
     def plan(self, seats: Sequence[Seat]) -> list[Plan]:
         """One plan per seat; text drafts planned earlier count as rows for those after them."""
@@ -66,18 +67,23 @@ class AdaptiveController:
             return False
         if plan.probe:
             return True
-        level = plan.seat.pace.level
+        pace = plan.seat.pace
         survival = 1.0
         for c in confidence:
-            survival *= self.model.probability(c, level)
-        return self._table(level, plan.other_rows, plan.sequences, plan.seat.context).more(len(confidence), survival)
+            survival *= self._trusted(self.model.rate(self.model.find(c)), pace)
+        table = self._table(pace, plan.other_rows, plan.sequences, plan.seat.context, plan.guess)
+        return table.more(len(confidence), survival)
+
+    def _trusted(self, rate: float, pace: Pace) -> float:
+        return pace.trust * rate + (1 - pace.trust) * self.p['loose']
 
     def shorten(self, plan: Plan, draft: Draft) -> int:
         """The length with the largest expected gain."""
         if draft.source == "text":
             return min(plan.limit, len(draft))
-        level = plan.seat.pace.level
-        return self._best_length(plan, [self.model.probability(c, level) for c in draft.confidence[: plan.limit]])[0]
+        pace = plan.seat.pace
+        rates = [self._trusted(self.model.rate(self.model.find(c)), pace) for c in draft.confidence[: plan.limit]]
+        return self._best_length(plan, rates)[0]
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
         """Learn costs, acceptance and speed from one round."""
@@ -89,33 +95,49 @@ class AdaptiveController:
         if not self.frozen:
             self.costs.target.update(sum(o.round.width for o in outcomes), first.verify_s, context)
         seconds = first.seconds
-        self._tokens = self._tokens * SPEED_MEMORY + sum(o.round.emitted for o in outcomes)
-        self._seconds = self._seconds * SPEED_MEMORY + seconds
+        m = self.p['speed_memory']
+        self._tokens = self._tokens * m + sum(o.round.emitted for o in outcomes)
+        self._seconds = self._seconds * m + seconds
         plain_s = outcomes[0].plan.plain_s
         assert plain_s is not None
         emitted = sum(o.round.emitted for o in outcomes)
         gain = emitted / len(outcomes) - seconds / plain_s if first.width > 1 or first.source != NO_SOURCE else 0.0
-        self.credit = min(self.credit + gain + CREDIT_RATE * emitted, CREDIT_MOST)
+        self.credit = min(self.credit + gain + self.p['credit_rate'] * emitted, self.p['credit_most'])
         for outcome in outcomes:
             self._observe(outcome)
 
     def _observe(self, outcome: Outcome) -> None:
-        r, pace = outcome.round, outcome.plan.seat.pace
+        r, pace, p = outcome.round, outcome.plan.seat.pace, self.p
         text = outcome.plan.seat.offers.get("text")
         if text is not None and text.draft is not None:
             tested = min(len(text.draft), len(outcome.emitted))
-            accepted = 0
-            while accepted < tested and text.draft.tokens[accepted] == outcome.emitted[accepted]:
-                accepted += 1
-            pace.text_level = self.text.observe(text.draft.confidence, accepted, tested, pace.text_level)
+            for i in range(tested):
+                kept = text.draft.tokens[i] == outcome.emitted[i]
+                b = self.text.find(text.draft.confidence[i])
+                level = pace.text_level
+                pace.text_level = p['text_memory'] * level + p['text_step'] * (kept - am.shifted(self.text.rate(b), level))
+                self.text.learn(b, kept)
+                if not kept:
+                    break
         if r.source == "model":
-            self.model.saw(outcome.draft.confidence)
-            pace.level = self.model.observe(outcome.draft.confidence, r.accepted, r.tested, pace.level)
+            bins = [self.model.find(c) for c in outcome.draft.confidence]
+            for i, b in enumerate(bins):
+                for d, f in ((pace.drawn, p['drawn_memory']), (self.drawn, p['drawn_slow'])):
+                    for k in range(len(d)): d[k] *= f
+                    d[b] += 1.0
+                rate = self.model.rate(b)
+                if i > r.accepted or i >= r.tested:
+                    continue
+                kept = i < r.accepted
+                good, bad = (rate, p['loose']) if kept else (1 - rate, 1 - p['loose'])
+                posterior = pace.trust * good / (pace.trust * good + (1 - pace.trust) * bad)
+                pace.trust = posterior * (1 - p['hazard']) + (1 - posterior) * p['hazard']
+                self.model.learn(b, kept)
             pace.idle = 0
             if outcome.plan.probe:
-                pace.probe_after = min(2 * pace.probe_after, PROBE_LAST)
+                pace.probe_after = min(2 * pace.probe_after, p['probe_last'])
             else:
-                pace.probe_after = PROBE_FIRST
+                pace.probe_after = p['probe_first']
         else:
             pace.idle += r.emitted
 
@@ -128,11 +150,15 @@ class AdaptiveController:
         plan = Plan(NO_SOURCE, 0, "plain decoding: nothing was offered", seat, plain_s, other_rows, sequences)
         best = 0.0
         speed = self.speed(plain_s)
+        pace = seat.pace
         text, model = seat.offers.get("text"), seat.offers.get("model")
+        rates: list[float] = []
         if text is not None and text.draft is not None:
-            level = seat.pace.text_level
-            rates = [self.text.probability(c, level) for c in text.draft.confidence[: min(text.tokens, self.longest)]]
+            level = pace.text_level
+            rates = [am.shifted(self.text.rate(self.text.find(c)), level) for c in text.draft.confidence[: min(text.tokens, self.longest)]]
             length, gain = self._best_length(plan, rates)
+            gain-=self.p['text_margin']
+            if model: gain -= self.p['lagcost']*length
             if gain > best:
                 best = gain
                 plan.source, plan.limit, plan.reason = "text", length, f"text repeats: {length} tokens offered pay"
@@ -140,38 +166,62 @@ class AdaptiveController:
                 plan.reason = "text draft off: its match is too short to pay"
         if model is not None and self.costs.draft is not None:
             draft = self.costs.draft.seconds
-            table = self._table(seat.pace.level, other_rows, sequences, seat.context)
             step_s = draft(sequences)
+            guess = self._guess(rates, sequences, step_s) if self.p['guesses'] else 0
+            table = self._table(pace, other_rows, sequences, seat.context, guess)
             lag_cost = speed * (draft(max(model.lag, sequences), seat.context) - step_s)
-            if model.lag > 3:
-                lag_cost = speed * (draft(2) - step_s) + (lag_cost * 1.0) * 3 / HORIZON
-            gain = table.value - lag_cost
+            full = self.p['lag_full']
+            if model.lag > full:
+                over = speed * (draft(max(model.lag, sequences), seat.context) - draft(full))
+                lag_cost = speed * (draft(full) - step_s) + over / self.p['horizon']
+            gain = table.value * (pace.trust if table.value > 0 else 1) - (1 - pace.trust) * speed * step_s * 3 - lag_cost
             if gain > best:
-                plan.source, plan.limit = "model", min(model.tokens, self.longest)
+                plan.source, plan.limit, plan.guess = "model", min(model.tokens, self.longest), guess
                 plan.reason = f"model draft on: expected gain {gain:.2f} tokens per round"
             elif plan.limit == 0:
                 plan.reason = f"model draft off: {step_s / plain_s:.2f} of a target step per token"
-                if seat.pace.idle >= seat.pace.probe_after:
-                    hopeful = self._table(seat.pace.level + PROBE_OPTIMISM, other_rows, sequences, seat.context)
+                if pace.idle >= pace.probe_after:
+                    hopeful = self._table(Pace(drawn=[0.]*11+[1.]), other_rows, sequences, seat.context, 0)
                     if hopeful.value > 0 and self.credit > lag_cost + 1:
                         plan.source, plan.limit, plan.probe = "model", min(model.tokens, 2), True
                         plan.reason = "model draft tried again"
         return plan
 
-    def _table(self, level: float, other_rows: int, sequences: int, context: int) -> StoppingTable:
-        step = round(level / LEVEL_GRID)
-        key = (step, other_rows, sequences)
-        known = self._tables.get(key)
-        if known is not None and known[0] + TABLE_ROUNDS > self._rounds:
+    def _guess(self, rates: Sequence[float], sequences: int, step_s: float) -> int:
+        """Tokens of the text draft worth feeding to the draft model in its first pass: each right one saves a step."""
+        best, length, reach, saved = 0.0, 0, 1.0, 0.0
+        draft = self.costs.draft.seconds
+        base = draft(sequences)
+        for n, rate in enumerate(rates[:15], 1):
+            reach *= rate
+            saved += reach * step_s
+            gain = saved - (draft(sequences + n) - base)
+            if gain > best:
+                best, length = gain, n
+        return length
+
+    def _table(self, pace: Pace, other_rows: int, sequences: int, context: int, guess: int) -> StoppingTable:
+        key = (other_rows, sequences, guess)
+        known = pace.tables.get(key)
+        plain_s = self.costs.target.seconds(other_rows + 1, context)
+        speed = self.speed(plain_s)
+        if known is not None and known[0] + self.p['table_rounds'] > self._rounds and abs(known[2] / speed - 1) < self.p['speed_change']:
             return known[1]
         assert self.costs.draft is not None
         seconds = self.costs.target.seconds
         passes = [seconds(other_rows + 1 + k, context) for k in range(self.longest + 1)]
-        speed = self.speed(passes[0])
         rows = [speed * (b - a) for a, b in zip(passes, passes[1:], strict=False)]
-        rates = self.model.rates(step * LEVEL_GRID)
-        table = solve(rates, self.model.weights(), speed * self.costs.draft.seconds(sequences, context), rows)
-        self._tables[key] = (self._rounds, table)
+        draft = self.costs.draft.seconds
+        step = draft(sequences, context)
+        steps = [speed * step] * self.longest
+        if guess:
+            first = draft(sequences + guess, context)
+            steps[: guess + 1] = [speed * (first / (guess + 1))] * (guess + 1)
+            steps[0] = speed * first * 0.7
+            for i in range(1, guess + 1): steps[i] = speed * first * 0.3 / guess
+        total = sum(pace.drawn)
+        table = solve(self.model.rates(), [d / total for d in pace.drawn], steps[: self.longest], rows)
+        pace.tables[key] = (self._rounds, table, speed)
         return table
 
     def _best_length(self, plan: Plan, rates: Sequence[float]) -> tuple[int, float]:

@@ -16,7 +16,7 @@ one-hot. A plan of zero tokens is an ordinary decision.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from spec_local.drafting.draft import NO_SOURCE, Draft
@@ -39,8 +39,10 @@ class Offer:
 class Pace:
     """What a controller remembers of one sequence. Made by `Controller.enter`, belongs to the controller."""
 
-    level: float = 0.0
-    """How much better than usual the draft model does on this text, in log-odds of acceptance."""
+    drawn: list[float] = field(default_factory=list)
+    tables: dict = field(default_factory=dict)
+    trust: float = 0.998
+    """Probability that the draft model's confidence means what it used to mean."""
     text_level: float = 0.0
     """The same for drafts from the text."""
     idle: int = 0
@@ -77,6 +79,8 @@ class Plan:
     """Rows of the other sequences in the same target pass, as planned."""
     sequences: int = 1
     """Sequences in the round."""
+    guess: int = 0
+    """Tokens of the text draft that the draft model should check in its first pass: each right one saves it a step."""
     probe: bool = False
     """Made to learn, against the present estimate."""
 
