@@ -124,7 +124,6 @@ def replay(
     text: TraceText | None = None,
     pace: Pace | None = None,
     jitter: Jitter = lambda: 1.0,
-    guesses: int = 0,
 ) -> list[Round]:
     """The rounds `controller` would make of this trace on a machine with these costs.
 
@@ -162,21 +161,10 @@ def replay(
             draft = draft.cut(plan.limit)
         elif plan.source == "model":
             confidence: list[float] = []
-            cheap = 0  # rows already computed: the next tokens cost no step
             while not confidence or (len(confidence) < plan.limit and controller.more(plan, confidence)):
-                here = at + len(confidence)
-                if cheap:
-                    cheap -= 1
-                else:
-                    rows = offers["model"].lag if not confidence else 1
-                    if plan.guess and guesses and text is not None:
-                        guess = text.drafts[here][0][: min(plan.guess if not confidence else guesses, plan.limit - len(confidence) - 1)]
-                        while cheap < len(guess) and here + cheap < n and guess[cheap] == trace.own[here + cheap] == trace.tokens[here+cheap]:
-                            cheap += 1
-                        if cheap < len(guess) and here+cheap<n and guess[cheap] == trace.own[here + cheap]: cheap += 1
-                        rows += len(guess)
-                    draft_s += model.seconds(rows) * jitter()
-                confidence.append(float(trace.confidence[here]))
+                rows = offers["model"].lag if not confidence else 1
+                draft_s += model.seconds(rows) * jitter()
+                confidence.append(float(trace.confidence[at + len(confidence)]))
             k = len(confidence)
             wrong = np.flatnonzero(~trace.agree[at : at + k])
             right = int(wrong[0]) if len(wrong) else k

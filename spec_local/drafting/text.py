@@ -246,7 +246,7 @@ class TextFollower:
                     if tokens[at - 1] != last:
                         continue
                     near = index.length_at(at)
-                    s = (PROMPT[min(near, 3)] if at < self.given else 0.0) + NEAR
+                    s = (PROMPT[min(near, 3)] if at < self.given else 0.0) + NEAR[min(near, 3)]
                     if base(near) + s > best:
                         best, source, length, score = base(near) + s, at, near, s
                         self._pending = (at - near, len(tokens) - near)
@@ -262,11 +262,11 @@ class TextFollower:
 SMALL = 2
 EDIT_SCORE = -0.5
 CONFIRM = 3
-EDITS = False
+EDITS = True
 EDIT_MATCH = 1
 ANCHOR_RUN = 4
 WINDOW = 32
-NEAR = 0.6
+NEAR = (0.0, -0.3, 0.5, 0.6)
 PROMPT = (0.0, -0.4, 0.4, 1.0)
 AMBIGUOUS = -1.8
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 FORGETTING = 0.998
 """Factor on a bin's counts per new sample in it: about its last 500 samples count."""
+NUDGE = 0.02
 LEAST, MOST = 0.02, 0.998
 """Bounds of a single estimate."""
 
@@ -43,6 +44,10 @@ class Bins:
     def rates(self) -> list[float]:
         """Estimated acceptance of every bin."""
         return [self.rate(b) for b in range(len(self._seen))]
+
+    def nudge(self, b: int, surprise: float) -> None:
+        rate = shifted(self.rate(b), NUDGE * surprise)
+        self._kept[b] = self._seen[b] * rate
 
     def learn(self, b: int, kept: bool) -> None:
         """One token of bin `b` was tested."""

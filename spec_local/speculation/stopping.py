@@ -41,15 +41,13 @@ class StoppingTable:
         return drafted < len(self.thresholds) and survival > self.thresholds[drafted]
 
 
-def solve(
-    rates: Sequence[float], weights: Sequence[float], steps: Sequence[float], rows: Sequence[float]
-) -> StoppingTable:
+def solve(rates: Sequence[float], weights: Sequence[float], step: float, rows: Sequence[float]) -> StoppingTable:
     """Solve the recursion.
 
     Args:
         rates: Acceptance a of each kind of token [b].
         weights: How often each kind is drawn [b], summing to 1.
-        steps: Entry k: cost of drawing token k + 1, in tokens (ρ × seconds).
+        step: Cost of a draft step, in tokens (ρ × seconds).
         rows: Entry k: cost in tokens of submitting k + 1 tokens instead of k; its length is the longest draft.
     """
     a = np.maximum(np.asarray(rates), _LEAST_RATE)  # [b]
@@ -70,7 +68,7 @@ def solve(
         shown += gains
         shown -= rows[k]
         np.maximum(shown, 0.0, out=shown)
-        value = shown.reshape(_SIZE, -1) @ expect - steps[k]  # [s], falling
+        value = shown.reshape(_SIZE, -1) @ expect - step  # [s], falling
         thresholds[k] = _root(value.tolist())
         first = float(value[0])
         np.maximum(value, 0.0, out=value)
