@@ -20,6 +20,7 @@ from spec_local.speculation.controller import Controller, Offer, Outcome, Pace, 
 from spec_local.speculation.cost import CostProfile, Curve
 from spec_local.speculation.round import Round
 
+LATER = 0
 LONGEST = 16
 """Most tokens in one draft, for policies and oracle alike."""
 LAGS = 64
@@ -161,10 +162,23 @@ def replay(
             draft = draft.cut(plan.limit)
         elif plan.source == "model":
             confidence: list[float] = []
-            while not confidence or (len(confidence) < plan.limit and controller.more(plan, confidence)):
-                rows = offers["model"].lag if not confidence else 1
-                draft_s += model.seconds(rows) * jitter()
-                confidence.append(float(trace.confidence[at + len(confidence)]))
+            free = 0  # tokens whose rows were computed along with an earlier pass
+            while not confidence or (len(confidence) < plan.limit and (free or controller.more(plan, confidence))):
+                here = at + len(confidence)
+                if free:
+                    free -= 1
+                else:
+                    rows = offers["model"].lag if not confidence else 1
+                    if LATER and text is not None and text.drafts[here][0]:
+                        d_, c_ = text.drafts[here]
+                        g = controller.guess(plan, Draft(d_, None, "text", c_), rows)
+                        guess = text.drafts[here][0][: min(g, plan.limit - len(confidence) - 1)]
+                        for token in guess:
+                            if token != trace.own[here + free] or token != trace.tokens[here + free]: break
+                            free += 1
+                        rows += len(guess)
+                    draft_s += model.seconds(rows) * jitter()
+                confidence.append(float(trace.confidence[here]))
             k = len(confidence)
             wrong = np.flatnonzero(~trace.agree[at : at + k])
             right = int(wrong[0]) if len(wrong) else k

@@ -44,6 +44,9 @@ LEVEL_STEP, LEVEL_FIRST, LEVEL_MEMORY = 0.2, 1.0, 0.99
 """Step per surprise, and forgetting per sample, of the text drafter's level."""
 BALANCE_MEMORY, BALANCE_MOST, BALANCE_FREE, BALANCE_PRICE = 0.98, 3.0, 1.0, 0.25
 """A source's balance forgets per round and is capped; each lost token beyond the free ones asks for this much gain."""
+GUESSES = 1
+GSAVE = 1.0
+LATERCOST = 0.7
 SHARE_MEMORY = 0.85
 TABLE_ROUNDS, TABLE_SPEED = 16, 0.04
 """A stopping table is solved again after so many rounds, or when ρ has moved by this factor."""
@@ -170,6 +173,7 @@ class AdaptiveController:
         table = self._table(plan)
         # A model that is in use must catch up sooner or later, so only the rest of that cost is due to this draft.
         gain = pace.trust * table.value - (1 - pace.trust) * 2 * step
+        gain += self._saved(plan, offer)
         gain -= (1 - pace.share) * catch_up + _penalty(pace.balance["model"])
         if gain > best:
             plan.source, plan.limit = "model", min(offer.tokens, self.longest)
@@ -184,6 +188,57 @@ class AdaptiveController:
             if CHANCE * HORIZON * hope > cost and self.credit > cost:
                 plan.source, plan.limit, plan.probe = "model", min(offer.tokens, PROBE_TOKENS), True
                 plan.reason = f"model draft tried again after {pace.idle} tokens"
+
+    def guess(self, plan: Plan, draft: Draft, rows: int) -> int:
+        """Tokens worth reading along: each that the model would have drawn itself saves it a step."""
+        if self.costs.draft is None or not GUESSES:
+            return 0
+        seconds, context = self.costs.draft.seconds, plan.seat.context
+        step, base = seconds(plan.sequences, context), seconds(rows, context)
+        best, length, reach, saved = 0.0, 0, 1.0, 0.0
+        for n, rate in enumerate(self._text_rates(draft.confidence[: self.longest - 1], plan.seat.pace), 1):
+            reach *= rate
+            saved += reach * step
+            gain = saved - (seconds(rows + n, context) - base)
+            if gain > best:
+                best, length = gain, n
+            elif reach < 0.05:
+                break
+        return length
+
+    def _saved(self, plan: Plan, offer: Offer) -> float:
+        """Tokens that the steps are worth which reading the text draft along is expected to save."""
+        text = plan.seat.offers.get("text")
+        if text is None or text.draft is None:
+            return 0.0
+        assert self.costs.draft is not None
+        draft, context = self.costs.draft.seconds, plan.seat.context
+        length = self.guess(plan, text.draft, offer.lag)
+        if not length: return 0.0
+        step = draft(plan.sequences, context)
+        rates = self._text_rates(text.draft.confidence[: length], plan.seat.pace)
+        mean = min(self._expected(plan.seat.pace), 0.995)
+        speed = self._speed(plan)
+        tokens, alive, alone, along, reach = 0.0, 1.0, 0.0, draft(offer.lag + length, context) - draft(offer.lag, context), 1.0
+        without = with_guess = -9.0
+        rows = 0.0
+        for n, row in enumerate(self._row_costs(plan), 1):
+            alive *= mean
+            tokens += alive
+            rows += row
+            alone += step
+            if n > 1 and n - 2 < length:
+                reach *= rates[n - 2]
+                along += step * (1 - reach)
+            else:
+                along += step
+            without = max(without, tokens - rows - speed * alone)
+            with_guess = max(with_guess, tokens - rows - speed * along)
+        return with_guess - without
+
+    def _text_rates(self, confidence: Sequence[float], pace: Pace) -> list[float]:
+        find, rate, level = self.text.find, self.text.rate, pace.level
+        return [shifted(rate(find(c)), level) for c in confidence]
 
     def _off(self, plan: Plan) -> str:
         """Why the draft model is not used, in words."""

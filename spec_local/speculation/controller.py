@@ -89,6 +89,7 @@ class Plan:
     """Rows of the other sequences in the same target pass, as planned."""
     sequences: int = 1
     """Sequences in the round."""
+    guess: int = 0
     probe: bool = False
     """Made to learn, against the present estimate."""
 
