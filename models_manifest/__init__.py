@@ -8,9 +8,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spec_local.models_manifest.catalogue import load_catalogue
-    from spec_local.models_manifest.download import pull
-    from spec_local.models_manifest.found import find_files
+    from spec_local.models_manifest.catalogue import (
+        Catalogue,
+        ModelEntry,
+        Pair,
+        add_entry,
+        load_catalogue,
+        remove_entry,
+        user_catalogue_path,
+    )
+    from spec_local.models_manifest.download import models_of, pull
+    from spec_local.models_manifest.estimate import (
+        CACHE_TYPES,
+        MemoryEstimate,
+        WeightSplit,
+        compute_bytes,
+        estimate_memory,
+        kv_bytes,
+        largest_context,
+        recurrent_bytes,
+        repacked_bytes,
+        split_weights,
+        vocabulary_bytes,
+    )
+    from spec_local.models_manifest.found import FoundFile, find_files
+    from spec_local.models_manifest.gguf_header import Header, read_header
+    from spec_local.models_manifest.manage import Removed, add_model, remove_model
+    from spec_local.models_manifest.pair_check import PairReport, check_pair, require_pair
+    from spec_local.models_manifest.recommended import recommended_sampling
     from spec_local.models_manifest.resolve import (
         ListedModel,
         NotPulledError,
@@ -19,29 +44,96 @@ if TYPE_CHECKING:
         resolve_model,
         resolve_pair,
     )
+    from spec_local.models_manifest.sizes import show_bytes
+    from spec_local.models_manifest.store import requantised_path
+    from spec_local.models_manifest.suggest import PossibleDraft, possible_drafts
 
 _LAZY = {
+    "CACHE_TYPES": "estimate",
+    "Catalogue": "catalogue",
+    "FoundFile": "found",
+    "Header": "gguf_header",
     "ListedModel": "resolve",
+    "MemoryEstimate": "estimate",
+    "ModelEntry": "catalogue",
     "NotPulledError": "resolve",
+    "Pair": "catalogue",
+    "PairReport": "pair_check",
+    "PossibleDraft": "suggest",
+    "Removed": "manage",
     "ResolvedModel": "resolve",
+    "WeightSplit": "estimate",
+    "add_entry": "catalogue",
+    "add_model": "manage",
+    "check_pair": "pair_check",
+    "compute_bytes": "estimate",
+    "estimate_memory": "estimate",
     "find_files": "found",
+    "kv_bytes": "estimate",
+    "largest_context": "estimate",
     "list_models": "resolve",
     "load_catalogue": "catalogue",
+    "models_of": "download",
+    "possible_drafts": "suggest",
     "pull": "download",
+    "read_header": "gguf_header",
+    "recommended_sampling": "recommended",
+    "recurrent_bytes": "estimate",
+    "remove_entry": "catalogue",
+    "remove_model": "manage",
+    "repacked_bytes": "estimate",
+    "requantised_path": "store",
+    "require_pair": "pair_check",
     "resolve_model": "resolve",
     "resolve_pair": "resolve",
+    "show_bytes": "sizes",
+    "split_weights": "estimate",
+    "user_catalogue_path": "catalogue",
+    "vocabulary_bytes": "estimate",
 }
 
 __all__ = [
+    "CACHE_TYPES",
+    "Catalogue",
+    "FoundFile",
+    "Header",
     "ListedModel",
+    "MemoryEstimate",
+    "ModelEntry",
     "NotPulledError",
+    "Pair",
+    "PairReport",
+    "PossibleDraft",
+    "Removed",
     "ResolvedModel",
+    "WeightSplit",
+    "add_entry",
+    "add_model",
+    "check_pair",
+    "compute_bytes",
+    "estimate_memory",
     "find_files",
+    "kv_bytes",
+    "largest_context",
     "list_models",
     "load_catalogue",
+    "models_of",
+    "possible_drafts",
     "pull",
+    "read_header",
+    "recommended_sampling",
+    "recurrent_bytes",
+    "remove_entry",
+    "remove_model",
+    "repacked_bytes",
+    "requantised_path",
+    "require_pair",
     "resolve_model",
     "resolve_pair",
+    "show_bytes",
+    "split_weights",
+    "user_catalogue_path",
+    "vocabulary_bytes",
 ]
 
 

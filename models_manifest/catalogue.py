@@ -82,6 +82,8 @@ class ModelFile(_Strict):
     bytes: Bytes | None = None
     sha256: Sha256 | None = None
     """Known beforehand; otherwise the hub's own checksum is used at download."""
+    about_bytes: Bytes | None = None
+    """Rough size for showing, where the exact one is not known."""
 
 
 class Variant(_Strict):
@@ -109,13 +111,21 @@ class Variant(_Strict):
 
     @property
     def bytes(self) -> int | None:
-        """Size of all files together; None where one is unknown."""
-        sizes = [file.bytes for file in self.files]
-        return None if None in sizes else sum(size for size in sizes if size is not None)
+        """Exact size of all files together; None where one is unknown."""
+        return _sum([file.bytes for file in self.files])
+
+    @property
+    def shown_bytes(self) -> int | None:
+        """The same, roughly where the exact size is unknown: for people, not for checks."""
+        return _sum([file.bytes or file.about_bytes for file in self.files])
 
 
 class RecommendedSampling(_Strict):
-    """What the model's makers recommend; the names are those of the sampling settings."""
+    """What the model's makers recommend; the names are those of the sampling settings.
+
+    The built-in entries leave `repeat_penalty` out: makers state it for a penalty over the whole text, which is
+    something else than one over the last tokens.
+    """
 
     temperature: Annotated[float, Field(ge=0)] | None = None
     top_k: Annotated[int, Field(ge=0)] | None = None
@@ -238,6 +248,12 @@ class Catalogue(_Strict):
             models=list(models.values()),
             pairs=list(pairs.values()),
         )
+
+
+def _sum(sizes: list[int | None]) -> int | None:
+    """The sum, or None where a summand is unknown."""
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
 
 
 def user_catalogue_path() -> Path:

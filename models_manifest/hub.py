@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from urllib.parse import urlsplit
 
 from spec_local.models_manifest.catalogue import HubSource
@@ -13,7 +14,10 @@ from spec_local.models_manifest.part_file import SourceError
 _ANSWER_S = 8.0
 """The hub must answer within this time, name look-up included; then other sources have their turn."""
 
-_silent_endpoints: set[str] = set()
+_FORGET_S = 60.0
+
+_silent: dict[str | None, float] = {}
+"""Endpoint → when it did not answer: the second model of a pair need not wait for it again."""
 
 
 def locate(source: HubSource, name: str) -> Remote:
@@ -24,14 +28,14 @@ def locate(source: HubSource, name: str) -> Remote:
     Raises:
         SourceError: The hub cannot be reached in a few seconds, or has no such file for this user.
     """
-    endpoint = os.environ.get("HF_ENDPOINT", "")
-    if endpoint in _silent_endpoints:
+    endpoint = os.environ.get("HF_ENDPOINT") or None
+    if time.monotonic() - _silent.get(endpoint, -_FORGET_S) < _FORGET_S:
         raise SourceError("The model hub was out of reach a moment ago.")
     answer: list[Remote | BaseException] = []
 
     def ask() -> None:
         try:
-            answer.append(_ask(source, name))
+            answer.append(_ask(source, name, endpoint))
         except BaseException as error:
             answer.append(error)
 
@@ -40,18 +44,20 @@ def locate(source: HubSource, name: str) -> Remote:
     thread.start()
     thread.join(_ANSWER_S)
     if not answer:
-        _silent_endpoints.add(endpoint)
+        _silent[endpoint] = time.monotonic()
         raise SourceError(f"The model hub does not answer within {_ANSWER_S:.0f} seconds.")
     if isinstance(answer[0], Remote):
         return answer[0]
     raise _sentence(answer[0], source, name, endpoint) from answer[0]
 
 
-def _ask(source: HubSource, name: str) -> Remote:
+def _ask(source: HubSource, name: str, endpoint: str | None) -> Remote:
     from huggingface_hub import get_hf_file_metadata, get_token, hf_hub_url
 
-    url = hf_hub_url(source.repository, name, subfolder=source.folder or None, revision=source.revision)
-    found = get_hf_file_metadata(url, timeout=_ANSWER_S)
+    url = hf_hub_url(
+        source.repository, name, subfolder=source.folder or None, revision=source.revision, endpoint=endpoint
+    )
+    found = get_hf_file_metadata(url, timeout=_ANSWER_S, endpoint=endpoint)
     digest = (found.etag or "").strip('"').lower()
     # Signed storage addresses refuse a second authorisation; only the hub itself gets the user's token.
     token = get_token() if urlsplit(found.location).netloc == urlsplit(url).netloc else None
@@ -60,11 +66,14 @@ def _ask(source: HubSource, name: str) -> Remote:
         key=f"hub:{source.repository}:{name}:{digest}",
         bytes=found.size,
         sha256=digest if len(digest) == 64 else None,
+        pinned=bool(digest),
         headers={"Authorization": f"Bearer {token}"} if token else {},
     )
 
 
-def _sentence(error: BaseException, source: HubSource, name: str, endpoint: str) -> SourceError:
+def _sentence(error: BaseException, source: HubSource, name: str, endpoint: str | None) -> SourceError:
+    if isinstance(error, ImportError):
+        return SourceError("The package huggingface_hub is not installed.")
     from huggingface_hub import errors
 
     repository = source.repository
@@ -77,8 +86,6 @@ def _sentence(error: BaseException, source: HubSource, name: str, endpoint: str)
         return SourceError(f"The hub repository {repository} has no file {name}.")
     if isinstance(error, errors.RepositoryNotFoundError):
         return SourceError(f"The hub has no public repository {repository}.", "For a private one run `hf auth login`.")
-    if isinstance(error, ImportError):
-        return SourceError("The package huggingface_hub is not installed.")
-    _silent_endpoints.add(endpoint)
+    _silent[endpoint] = time.monotonic()
     reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
     return SourceError(f"The model hub cannot be reached: {reason}.")

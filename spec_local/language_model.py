@@ -52,8 +52,10 @@ class LanguageModel(Protocol):
 
         Raises:
             CacheError: There is no room for the tokens.
-            BackendError: The pass failed; the caches are as they were before it.
-            Aborted: The pass was stopped on request; the caches are as they were before it.
+            BackendError: The pass failed.
+            Aborted: The pass was stopped on request.
+            After each of these the caches are as they were before the pass, or empty where that cannot be had:
+            `length` tells.
         """
 
     def length(self, seq: int) -> int:

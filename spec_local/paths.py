@@ -47,6 +47,11 @@ def config_folder() -> Path:
     return _folder("config")
 
 
+def config_file() -> Path:
+    """The settings file, TOML."""
+    return config_folder() / "config.toml"
+
+
 def state_folder() -> Path:
     """Logs and input history."""
     return _folder("state")

@@ -16,6 +16,7 @@ from typing import Protocol, TextIO
 from bootstrapping.failures import SetupError, diagnose
 
 TICK_S = 0.2
+PATIENCE_S = 5.0
 QUIET_TICK_S = 60.0  # without a terminal, a sign of life this often
 COUNT = re.compile(r"^\s*\[\s*(\d+/\d+|\d+%)\]", re.MULTILINE)  # of Ninja and Make
 
@@ -47,13 +48,13 @@ class Console:
 
     Args:
         log: The file that takes the tools' own output.
-        stream: Where to write; a terminal gets a line that changes, anything else whole lines.
+        stream: Where to write, standard error unless given; on a terminal the line of a step changes as it goes.
     """
 
-    def __init__(self, log: Path, stream: TextIO = sys.stderr) -> None:
+    def __init__(self, log: Path, stream: TextIO | None = None) -> None:
         self.log = log
-        self.stream = stream
-        self.live = stream.isatty()
+        self.stream = stream or sys.stderr
+        self.live = self.stream.isatty()
 
     def say(self, text: str) -> None:
         """Write one whole line."""
@@ -131,23 +132,32 @@ class Console:
 
 
 def end(child: subprocess.Popen[bytes]) -> None:
-    """End a child and everything that it started, and wait for it."""
-    try:
-        if sys.platform == "win32":
-            child.terminate()
-        else:
-            os.killpg(child.pid, signal.SIGTERM)
-        child.wait(10)
-    except (OSError, subprocess.TimeoutExpired):
-        child.kill()
+    """End a child and everything that it started, and wait for it.
+
+    It is asked as Ctrl-C asks, so that pip takes back what it has half installed, and told only if it does not listen.
+    """
+    if sys.platform == "win32":
+        child.terminate()
         child.wait()
+        return
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(child.pid, number)
+            child.wait(PATIENCE_S)
+            return
+        except subprocess.TimeoutExpired:
+            continue
+        except ProcessLookupError:
+            child.wait()
+            return
 
 
-def report(error: SetupError, log: Path, stream: TextIO = sys.stderr) -> None:
-    """Tell a failure: the tool's last words, then the sentence, the hint and where the rest is."""
+def report(error: SetupError, console: Console) -> None:
+    """Tell a failure: the tool's last words and where the rest is, then the sentence and the hint."""
     if error.excerpt:
-        stream.write("".join(f"    {line}\n" for line in error.excerpt.splitlines()))
-        stream.write(f"(the whole log: {log})\n")
-    stream.write(f"{error.message}\n")
+        for line in error.excerpt.splitlines():
+            console.say(f"    {line}")
+        console.say(f"(the whole log: {console.log})")
+    console.say(error.message)
     if error.hint:
-        stream.write(f"{error.hint}\n")
+        console.say(error.hint)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bootstrapping.console import Runner
 from bootstrapping.failures import NO_VENV, SetupError
+from bootstrapping.machine import Capture, capture
 
 SOURCES = ("pyproject.toml", "setup.py", "scripts/bootstrap.py", "scripts/bootstrapping/*.py")
 """The files that decide what is installed."""
@@ -100,13 +101,13 @@ class Environment:
                 return "cp" + "".join(value.strip().split(".")[:2])
         return f"cp{sys.version_info.major}{sys.version_info.minor}"
 
-    def make(self, run: Runner) -> None:
-        """Make it if it is not there, or make it anew if its Python is gone.
+    def make(self, run: Runner, ask: Capture = capture) -> None:
+        """Make it, or make it anew if its Python is gone or was interrupted before it had a pip.
 
         Raises:
             SetupError: This Python cannot, or the folder cannot be written.
         """
-        if self.python.exists() and (self.root / "pyvenv.cfg").exists():
+        if (self.root / "pyvenv.cfg").exists() and ask(pip(self.python, "--version"), "")[0] == 0:
             return
         if not all(importlib.util.find_spec(name) for name in ("venv", "ensurepip")):
             raise SetupError(*NO_VENV)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 
 
@@ -60,7 +61,7 @@ CAUSES: list[tuple[str, tuple[str, str]]] = [
     (
         r"NewConnectionError|Temporary failure in name resolution|getaddrinfo failed|nodename nor servname"
         r"|Network is unreachable|No route to host|ConnectTimeout|ReadTimeout|Read timed out|ConnectionResetError"
-        r"|ProxyError|Connection refused|Max retries exceeded",
+        r"|ProxyError|Connection refused|Max retries exceeded|from versions: none",
         NO_NETWORK,
     ),
     (
@@ -71,7 +72,7 @@ CAUSES: list[tuple[str, tuple[str, str]]] = [
         ),
     ),
     (
-        r"unsupported GNU version|Unsupported gpu architecture|nvcc fatal|CUDA_ARCHITECTURES|CUDA compiler|cudart",
+        r"unsupported GNU version|Unsupported gpu architecture|nvcc (fatal|error)|\.cu[:(]\d+.*error|CMAKE_CUDA_",
         (
             "The CUDA build of llama.cpp failed.",
             "Toolkit and compiler may not fit each other; CMAKE_ARGS=-DGGML_CUDA=OFF in the environment builds for "
@@ -81,6 +82,13 @@ CAUSES: list[tuple[str, tuple[str, str]]] = [
     (
         r"No CMAKE_C(XX)?_COMPILER|CMAKE_C(XX)?_COMPILER not set|not find any instance of Visual Studio",
         NO_COMPILER,
+    ),
+    (
+        r"no RECORD file was found|uninstall-no-record-file",
+        (
+            "The virtual environment is damaged: something was interrupted while it was being installed.",
+            "Delete the folder .venv and run the same command again; what was built is kept.",
+        ),
     ),
     (r"ensurepip is not available|No module named '?(ensurepip|venv)", NO_VENV),
     (
@@ -96,6 +104,9 @@ CAUSES: list[tuple[str, tuple[str, str]]] = [
     ),
 ]
 
+REACH = 65_536
+"""Characters at the end of a log in which causes are looked for; configuring CMake, further up, speaks of much."""
+
 
 def diagnose(log: str, doing: str) -> SetupError:
     """Turn the log of a failed command into one sentence and a hint.
@@ -104,10 +115,21 @@ def diagnose(log: str, doing: str) -> SetupError:
         log: What the command printed.
         doing: What was being done, for failures nobody foresaw, e.g. "installing spec-local".
     """
+    end = log[-REACH:]
     for pattern, (message, hint) in CAUSES:
-        if re.search(pattern, log):
+        if re.search(pattern, end):
             return SetupError(message, hint, tail(log))
     return SetupError(f"{doing[:1].upper()}{doing[1:]} failed.", "The log has the tool's own words.", tail(log))
+
+
+def from_os_error(error: OSError) -> SetupError:
+    """The same for a file that this process itself could not use."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return SetupError(*NO_DISK)
+    return SetupError(
+        f"{error.filename or 'A file'} cannot be used: {error.strerror}.",
+        "Check who owns the checkout and the cache folder.",
+    )
 
 
 def tail(log: str, lines: int = 12) -> str:

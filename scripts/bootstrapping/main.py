@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bootstrapping import environment as environments
-from bootstrapping import lock, machine, recipe, wheels
+from bootstrapping import environment as environments, lock, machine, recipe, wheels
 from bootstrapping.console import Console, report
 from bootstrapping.environment import Environment, Stamp
-from bootstrapping.failures import SetupError
+from bootstrapping.failures import SetupError, from_os_error
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 CANNOT_RUN_HERE = 4
@@ -98,6 +97,8 @@ def launch(start: Start) -> int:
     """Become the program; on Windows, which knows no exec, run it and pass its status on."""
     if start.folder:
         os.chdir(start.folder)
+    # Who sets everything up with one command wants an answer, not a question about the model's download.
+    os.environ.setdefault("SPEC_LOCAL_PULL", "always")
     sys.stderr.flush()
     if sys.platform != "win32":
         os.execv(start.command[0], start.command)
@@ -116,10 +117,10 @@ def main(words: Sequence[str]) -> int:
         ensure(CHECKOUT, environment, wanted_extras(words), console)
         return launch(start_for(words, environment, CHECKOUT))
     except SetupError as error:
-        report(error, environment.log)
+        report(error, console)
         return CANNOT_RUN_HERE
     except OSError as error:
-        report(SetupError(f"{error.filename or 'A file'} cannot be used: {error.strerror}."), environment.log)
+        report(from_os_error(error), console)
         return CANNOT_RUN_HERE
     except KeyboardInterrupt:
         console.say("Stopped; the same command goes on from here.")

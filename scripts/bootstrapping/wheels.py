@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import tempfile
@@ -26,7 +27,9 @@ CUDA_BUILD_BYTES = 5_000_000_000
 
 
 def cache_folder(environment: Mapping[str, str], platform: str = sys.platform, home: Path | None = None) -> Path:
-    """Where this system keeps spec-local's cache."""
+    """Where spec-local keeps its cache on this system; the folder that `spec_local.paths` names."""
+    if environment.get("SPEC_LOCAL_HOME"):
+        return Path(environment["SPEC_LOCAL_HOME"]).expanduser().absolute() / "cache"
     home = home or Path.home()
     if platform == "win32":
         return Path(environment.get("LOCALAPPDATA") or home / "AppData" / "Local") / "spec-local" / "Cache"
@@ -43,7 +46,7 @@ def kept(folder: Path) -> Path | None:
 def has_rpc(wheel: Path) -> bool:
     """Whether the RPC back end lies in the wheel beside the others (libggml-rpc.so, .dylib or ggml-rpc.dll)."""
     with zipfile.ZipFile(wheel) as archive:
-        return any("ggml-rpc" in name.rsplit("/", 1)[-1] for name in archive.namelist())
+        return any(re.match(r"llama_cpp/lib/(lib)?ggml-rpc\.", name) for name in archive.namelist())
 
 
 def keep(wheel: Path, recipe: Recipe, folder: Path) -> Path:

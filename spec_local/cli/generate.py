@@ -1,4 +1,4 @@
-"""`spec-local generate`: one prompt in, one answer out."""
+"""`spec-local generate`: one prompt in, one answer out; with `--input` a whole file of them (`cli.batch`)."""
 
 from __future__ import annotations
 
@@ -8,20 +8,26 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from spec_local.cli import batch
 from spec_local.cli.exit_codes import ExitCode
 from spec_local.cli.options import add_options, resolve
 from spec_local.cli.terminal import TextOutput, harmless, piped_input, read_text
 from spec_local.errors import UsageError
 
 if TYPE_CHECKING:
-    from spec_local.session.engine import Engine, Stream
+    from spec_local.sampling.params import Sampling
+    from spec_local.session.engine import Engine
     from spec_local.session.result import Piece
+    from spec_local.session.stream import Stream
+
+_SHOWN = {"temperature", "top_k", "top_p", "min_p", "repeat_penalty"}
 
 EPILOG = """\
 examples:
   spec-local generate -p "Write a haiku about rivers"
   spec-local generate -f question.txt --temperature 0 --json > answer.json
   cat main.py | spec-local generate -p "Explain this program:" --stats
+  spec-local generate --input prompts.jsonl --output answers.jsonl --resume
 """
 
 
@@ -33,18 +39,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prompt.add_argument("--system", metavar="TEXT", help="system message")
     prompt.add_argument("--raw", action="store_true", help="continue the text as it is, without a chat template")
     output = parser.add_argument_group("output")
-    output.add_argument("-o", "--output", metavar="PATH", help="write the answer to a file")
+    output.add_argument("-o", "--output", metavar="PATH", help="write the answer, or all answers, to a file")
     output.add_argument("--json", action="store_true", help="print one JSON object with text, timings and statistics")
-    output.add_argument("--stats", action="store_true", help="one line of statistics on stderr")
+    output.add_argument("--stats", action="store_true", help="memory, sampling and a last line of statistics on stderr")
+    batch.add_arguments(parser)
     add_options(parser, ("models", "device", "speculation", "sampling", "comparison"))
 
 
 def run(arguments: Any) -> int:
-    """Answer one prompt."""
+    """Answer one prompt, or a file of them."""
     settings = resolve(vars(arguments))
+    batch.check(arguments)
+    if arguments.input is not None:
+        return batch.run(arguments, settings)
     prompt = read_prompt(arguments)
     # Checked before a model is loaded: a typing error should not cost a minute.
-    from spec_local.cli.interrupt import InThread, Interrupt
+    from spec_local.cli.interrupt import Interrupt, InThread
     from spec_local.cli.loading import engine_options, load_engine, sampling
 
     engine_options(settings)
@@ -57,7 +67,7 @@ def run(arguments: Any) -> int:
         nonlocal engine, stream
         engine = load_engine(settings, lambda: interrupt.seen)
         stream = engine.stream(prompt, sampling=wanted, system=arguments.system, raw=arguments.raw)
-        for notice in (*engine.notices, *stream.notices):
+        for notice in (*engine.notices, *stream.notices, *(_facts(engine, wanted) if arguments.stats else ())):
             print(f"note: {harmless(notice)}", file=sys.stderr)
         if interrupt.seen:
             stream.close()
@@ -84,6 +94,16 @@ def run(arguments: Any) -> int:
             print(harmless(result.summary()), file=sys.stderr)
         engine.close()
     return ExitCode.INTERRUPTED if result.finish_reason == "cancelled" else ExitCode.OK
+
+
+def _facts(engine: Engine, wanted: Sampling) -> tuple[str, ...]:
+    """What was estimated before loading, and how tokens are drawn, for `--stats`."""
+    sampling, origins = engine.complete(wanted)
+    values = ", ".join(
+        f"{name.replace('_', '-')} {value:g} ({origins.get(name, 'default')})"
+        for name, value in sampling.model_dump(include=_SHOWN).items()
+    )
+    return f"Memory estimated before loading: {engine.memory.sentence()}.", f"Sampling: {values}."
 
 
 def read_prompt(arguments: Any) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spec_local.cli.options import Setting, values_of
 from spec_local.cli.terminal import is_terminal
-from spec_local.errors import ModelError, UsageError
+from spec_local.errors import ModelError
 
 if TYPE_CHECKING:
     from spec_local.sampling.params import Sampling
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 def engine_options(settings: Mapping[str, Setting]) -> EngineOptions:
     """The engine's part of the settings, checked."""
-    from spec_local.session.options import EngineOptions
-    from spec_local.session.options import engine_options as checked
+    from spec_local.session.options import EngineOptions, engine_options as checked
 
     return checked(**values_of(settings, EngineOptions.model_fields))
 
@@ -43,8 +42,13 @@ def load_engine(settings: Mapping[str, Setting], cancelled: Callable[[], bool]) 
     while True:
         try:
             with progress_bar("loading") as report:
-                loaded = load_models(options, lambda what, done: report(done, 1.0, what) or not cancelled())
-            return Engine(loaded, options)
+
+                def on_load(what: str, done: float) -> bool:
+                    report(done, 1.0, what)
+                    return not cancelled()
+
+                loaded = load_models(options, on_load)
+            return Engine(loaded)
         except NotPulledError as error:
             if pull == "never" or (pull == "ask" and not _agrees(error)):
                 raise
@@ -56,7 +60,7 @@ def pull_model(name: str, offline: bool = False) -> Any:
     from spec_local.models_manifest import pull
 
     with progress_bar("fetching", as_bytes=True) as report:
-        return pull(name, progress=lambda done, total, what: report(done, total, what) or None, offline=offline)
+        return pull(name, progress=report, offline=offline)
 
 
 @contextmanager
@@ -95,9 +99,3 @@ def _agrees(error: ModelError) -> bool:
     sys.stderr.write(f"{error.message} Fetch {name} now? [Y/n] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("", "y", "yes")
-
-
-def require(condition: bool, message: str, hint: str = "") -> None:
-    """Raise a `UsageError` unless `condition` holds."""
-    if not condition:
-        raise UsageError(message, hint)

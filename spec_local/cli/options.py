@@ -93,12 +93,14 @@ _CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 
 OPTIONS: tuple[Option, ...] = (
     Option("target", "models", str, "target model", ("-m", "--target"), "NAME|PATH", default="the pair's target"),
-    Option("draft", "models", str, "draft: a model, auto, text or none", ("-d", "--draft"), "NAME|PATH", default="auto"),
+    Option(
+        "draft", "models", str, "draft: a model, auto, text or none", ("-d", "--draft"), "NAME|PATH", default="auto"
+    ),
     Option("pair", "models", str, "catalogue pair of target and draft", metavar="NAME"),
     Option("allow_plain", "models", _flag, "go on without a draft model that cannot be used", default="off"),
     Option("chat_template", "models", str, "Jinja file used instead of the model's template", metavar="PATH"),
     Option("pull", "models", str, "fetch missing models", choices=("ask", "always", "never"), default="ask"),
-    Option("n_ctx", "device", int, "tokens of prompt and answer together", metavar="N", default="4096"),
+    Option("n_ctx", "device", _length, "tokens of prompt and answer together: auto or N", metavar="N", default="4096"),
     Option("draft_n_ctx", "device", int, "the same for the draft", metavar="N", default="as the target"),
     Option("gpu_layers", "device", _layers, "layers to offload: N, auto or all", metavar="N", default="all"),
     Option("draft_gpu_layers", "device", _layers, "the same for the draft", metavar="N", default="all"),
@@ -138,6 +140,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("seed", "sampling", int, "same seed, same text", metavar="N", default="drawn and reported"),
     Option("max_tokens", "sampling", int, "longest answer", metavar="N", default="what the context holds"),
     Option("min_tokens", "sampling", int, "no end before this many tokens", metavar="N", default="0"),
+    Option("logprobs", "sampling", int, "log-probabilities of each token and its N likeliest rivals", metavar="N"),
     Option("stop", "sampling", str, "text that ends the answer", metavar="TEXT", many=True),
 )
 
@@ -238,7 +241,10 @@ def _read_one(option: Option, raw: Any, label: str) -> Any:
         value = option.parse(str(raw))
     except ValueError:
         wanted = {int: "a whole number", float: "a number", _bias: "TOKEN=BIAS, two numbers", _flag: "on or off"}
-        raise UsageError(f"{label} cannot be {str(raw)!r}: it takes {wanted.get(option.parse, option.metavar)}.") from None
+        wanted |= {_length: "auto or a whole number", _layers: "auto, all or a whole number"}
+        raise UsageError(
+            f"{label} cannot be {str(raw)!r}: it takes {wanted.get(option.parse, option.metavar)}."
+        ) from None
     if option.choices and value not in option.choices:
         raise UsageError(f"{label} cannot be {value!r}.", f"Choose one of {', '.join(option.choices)}.")
     return value

@@ -78,7 +78,7 @@ class TextOutput:
 
     def close(self) -> None:
         """End the last line."""
-        if self._last != "\n":
+        if self._last not in ("", "\n"):
             self.write("\n")
         if self._file is not sys.stdout:
             self._file.close()

@@ -1,7 +1,8 @@
 """The draft model as a drafter: a smaller model races ahead, one batched step for all sequences at a time.
 
-Its cache holds a prefix of each sequence. A drafted token is decoded only when another one is drawn after it, so the
-last token of every draft, and a draft that is never made, cost no step; what the cache lacks is caught up in one batch.
+Its cache holds a prefix of each sequence and, until the next draft, drafted tokens that were rejected. A drafted token
+is decoded only when another one is drawn after it, so the last token of every draft, and a draft that is never made,
+cost no step; what the cache lacks is caught up in one batch.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from spec_local.drafting.draft import Draft
 from spec_local.drafting.drafter import DraftRequest
-from spec_local.errors import CacheError
+from spec_local.drafting.token_cache import TokenCache
 from spec_local.language_model import Chunk, LanguageModel, Logits
 from spec_local.sampling.row import Row
 
@@ -23,6 +24,8 @@ class _Stream:
     """One sequence while its draft is being made."""
 
     request: DraftRequest
+    room: int
+    """Tokens the draft's context has room for."""
     tokens: list[int] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     confidence: list[float] = field(default_factory=list)
@@ -41,7 +44,7 @@ class _Stream:
 
     def wants_more(self) -> bool:
         request = self.request
-        if len(self.tokens) >= request.limit or self.tokens[-1] in request.transform.end_ids:
+        if len(self.tokens) >= min(request.limit, self.room) or self.tokens[-1] in request.transform.end_ids:
             return False
         return request.more(self.confidence)
 
@@ -57,82 +60,70 @@ class ModelDrafter:
 
     def __init__(self, model: LanguageModel) -> None:
         self.model = model
-        self._held: dict[int, list[int]] = {}
-        """Token ids in the draft's cache, by slot."""
+        self._cache = TokenCache(model)
+        self._known: dict[int, int] = {}
+        """By slot: how many tokens of the cache are the history's, since nobody said `forget`."""
 
-    def lag(self, slot: int, tokens: Sequence[int]) -> int:
-        """Tokens of `tokens` the cache of `slot` does not hold yet."""
-        return len(tokens) - common_prefix(self._held.get(slot, ()), tokens)
+    def reach(self, slot: int, tokens: Sequence[int]) -> tuple[int, int]:
+        """How far a draft after `tokens` can go, and what its first step costs.
 
-    def room(self, tokens: Sequence[int]) -> int:
-        """Tokens that can be drafted after `tokens` before the draft's own context is full."""
-        return max(0, self.model.n_ctx - len(tokens) + 1)
+        Returns:
+            Most tokens: none where `tokens` hold ids this model does not know, else until its own context is full; and
+            how many of `tokens` its cache lacks.
+        """
+        held = self._cache.shared(slot, tokens, self._known.get(slot, 0))
+        fresh = tokens[held:]
+        room = self.model.n_ctx - len(tokens) + 1
+        return 0 if room < 0 or any(token >= self.model.n_vocab for token in fresh) else room, len(fresh)
 
     def prefill(self, slot: int, tokens: Sequence[int]) -> None:
-        """Bring the cache of `slot` up to `tokens`, in batches.
+        """Bring the cache of `slot` to `tokens`, in batches.
 
         Raises:
             Aborted: Stopped on request; what was decoded stays.
+            BackendError: A pass failed, or the cache cannot be cut back.
         """
-        held = self._sync(slot, tokens)
-        while len(held) < len(tokens):
-            self._decode([Chunk(slot, tokens[len(held) : len(held) + self.model.n_batch], 0)])
+        self._cache.cut(slot, self._cache.shared(slot, tokens, self._known.pop(slot, 0)))
+        self._cache.fill(slot, tokens)
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        """One draft per request; all live drafts take each step in one pass."""
-        streams = [_Stream(request) for request in requests]
-        live = [stream for stream in streams if self.room(stream.request.tokens) > 0]
+        """One draft per request; all live drafts take each step in one pass.
+
+        Raises:
+            Aborted: Stopped on request.
+            BackendError: A pass failed, or the cache cannot be cut back: this drafter is of no more use.
+        """
+        streams = [_Stream(request, self.reach(request.slot, request.tokens)[0]) for request in requests]
+        live = [stream for stream in streams if stream.room > 0]
         chunks = [self._first_step(stream.request, self.model.n_batch // len(live)) for stream in live]
         while live:
-            for stream, logits in zip(live, self._decode(chunks), strict=True):
+            for stream, logits in zip(live, self._cache.decode(chunks), strict=True):
+                self._known.setdefault(stream.request.slot, len(stream.request.tokens))
                 stream.draw(logits[0])
-            live = [s for s in live if self.room(s.request.tokens) > len(s.tokens) and s.wants_more()]
-            chunks = [Chunk(s.request.slot, s.tokens[-1:], 1) for s in live]
+            live = [stream for stream in live if stream.wants_more()]
+            chunks = [Chunk(stream.request.slot, stream.tokens[-1:], 1) for stream in live]
         return [Draft(s.tokens, s.rows, self.source, s.confidence) for s in streams]
 
     def forget(self, slot: int, length: int) -> None:
-        """The history of `slot` is now only its first `length` tokens."""
-        held = self._held.get(slot, [])
-        if len(held) > length:
-            self._cut(slot, length)
+        """The history of `slot` is now only its first `length` tokens.
+
+        Raises:
+            CacheError: The cache cannot be cut back: this drafter is of no more use.
+        """
+        self._known[slot] = min(length, self._known.get(slot, 0))
+        if len(self._cache.tokens(slot)) > length:
+            self._cache.cut(slot, length)
 
     def _first_step(self, request: DraftRequest, room: int) -> Chunk:
         """Everything the cache lacks, the last token included, as one chunk of at most `room` tokens."""
         slot, tokens = request.slot, request.tokens
-        held = self._sync(slot, tokens[:-1])
-        if len(tokens) - len(held) > room:
-            self.prefill(slot, tokens[:-room])
-        return Chunk(slot, tokens[len(held) :], 1)
-
-    def _sync(self, slot: int, tokens: Sequence[int]) -> list[int]:
-        """Cut the cache of `slot` back to what it shares with `tokens`; returns the ids it holds."""
-        held = self._held.setdefault(slot, [])
-        shared = common_prefix(held, tokens)
-        if shared < len(held):
-            self._cut(slot, shared)
-        return self._held[slot]
-
-    def _cut(self, slot: int, length: int) -> None:
-        held = self._held[slot]
-        try:
-            self.model.trim(slot, length)
-        except CacheError:
-            if length == 0:
-                raise
-            self.model.trim(slot, 0)  # what cannot be cut is read again from its start
-            length = 0
-        del held[length:]
-
-    def _decode(self, chunks: Sequence[Chunk]) -> list[Logits]:
-        try:
-            rows = self.model.decode(chunks)
-        except Exception:
-            for chunk in chunks:  # a failed pass may have cost more than itself: believe the cache
-                del self._held[chunk.seq][self.model.length(chunk.seq) :]
-            raise
-        for chunk in chunks:
-            self._held[chunk.seq].extend(chunk.tokens)
-        return rows
+        last = len(tokens) - 1  # is decoded even where it is there: its row is wanted
+        held = min(self._cache.shared(slot, tokens, self._known.pop(slot, 0)), last)
+        self._cache.cut(slot, held)
+        if len(tokens) - held > room:
+            held = len(tokens) - room
+            self._cache.fill(slot, tokens[:held])
+        return Chunk(slot, tokens[held:], 1)
 
 
 def confidence(logits: Logits, token: int) -> float:
@@ -147,18 +138,6 @@ def confidence(logits: Logits, token: int) -> float:
     top = max(top, own)
     total = float(np.exp(maxima - np.float32(top)).sum())
     return min(1.0, float(np.exp(own - top)) / max(total, 1e-30))
-
-
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the longest common prefix of two token lists."""
-    short = min(len(a), len(b))
-    if a[:short] == b[:short]:
-        return short
-    low, high = 0, short  # invariant: the first `low` agree, the first `high` do not
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if a[low:middle] == b[low:middle] else (low, middle)
-    return low
 
 
 def recent(tokens: Sequence[int], drafted: Sequence[int], window: int) -> list[int]:

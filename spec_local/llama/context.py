@@ -18,13 +18,14 @@ import numpy as np
 
 from spec_local.errors import Aborted, BackendError, CacheError, UsageError
 from spec_local.language_model import Chunk, Logits
-from spec_local.llama.library import forget_log, last_error, llama
+from spec_local.llama.library import first_error, forget_log, llama
 from spec_local.llama.model import Model
 
 CACHE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "bf16": 30}
 """Cache element types and their ggml numbers."""
 _FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 _ABORTED = 2
+_MOST_CELLS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +67,16 @@ class Context:
         self.options = options
         self.n_vocab: int = model.vocabulary.size
         self.n_ctx: int = options.n_ctx
-        self.n_batch: int = max(options.n_batch, options.max_rows, options.pad_width)
+        self.n_batch: int = max(options.n_batch, options.max_rows, options.pad_width, options.n_seq)
+        self._most_rows = max(options.max_rows, options.pad_width, options.n_seq)
         self.passes = 0
         """Decode calls so far."""
         forget_log()
         self._handle = self._lib.llama_init_from_model(model.handle, self._params(options))
         if not self._handle:
             raise BackendError(
-                f"llama.cpp cannot make a context of {options.n_ctx} tokens for {model.path.name}{last_error()}.",
-                "Try a smaller --n-ctx, or --cache-type-k q8_0 --cache-type-v q8_0.",
+                f"llama.cpp cannot make a context of {options.n_ctx} tokens for {model.path.name}{first_error()}.",
+                "Try a smaller --n-ctx, or other cache types (--cache-type-k, --cache-type-v).",
             )
         self._memory = self._lib.llama_get_memory(self._handle)
         self._batch = _Batch(self._lib, self.n_batch)
@@ -89,10 +91,13 @@ class Context:
         if options.flash_attention not in _FLASH_ATTENTION:
             raise UsageError(f"Flash attention cannot be {options.flash_attention!r}.", "Use auto, on or off.")
         params = self._lib.llama_context_default_params()
-        params.n_ctx = (options.n_ctx + options.pad_width) * options.n_seq
+        cells = (options.n_ctx + options.pad_width) * options.n_seq
+        if cells > _MOST_CELLS:
+            raise UsageError(f"A context of {cells} tokens over all sequences is too large.", "Take a smaller --n-ctx.")
+        params.n_ctx = cells
         params.n_batch = params.n_ubatch = self.n_batch
         params.n_seq_max = options.n_seq
-        params.n_outputs_max = max(options.max_rows, options.pad_width, options.n_seq)
+        params.n_outputs_max = self._most_rows
         params.n_threads = params.n_threads_batch = options.threads or physical_cores()
         params.flash_attn_type = _FLASH_ATTENTION[options.flash_attention]
         params.type_k, params.type_v = CACHE_TYPES[options.cache_type_k], CACHE_TYPES[options.cache_type_v]
@@ -115,10 +120,16 @@ class Context:
                     f"The context of {self.n_ctx} tokens is full.", "Start with a larger --n-ctx or a shorter prompt."
                 )
             batch.add(chunk.tokens, start, chunk.seq, chunk.rows)
+        assert wanted <= self._most_rows, f"{wanted} rows wanted, {self._most_rows} reserved"
         padding = max(0, self.options.pad_width - batch.size) if wanted else 0
         if padding:
             last, start = chunks[-1], starts[-1] + len(chunks[-1].tokens)
             batch.add([0] * padding, start, last.seq, padding)
+        if self._handle is None:
+            raise BackendError(f"The context of {self.model.path.name} is closed.")
+        if self._abort_flag[0] != b"\x00":  # backends that cannot stop inside a pass stop before the next one
+            raise Aborted("A pass was stopped before it began.")
+        forget_log()
         status = self._lib.llama_decode(self._handle, batch.view())
         self.passes += 1
         if status != 0:
@@ -133,16 +144,21 @@ class Context:
         return [rows[end - chunk.rows : end] for chunk, end in zip(chunks, ends, strict=True)]
 
     def _roll_back(self, chunks: Sequence[Chunk], starts: Sequence[int], status: int) -> None:
-        """A failed pass leaves what it finished in the caches; take that out before saying so."""
-        reason = "was stopped" if status == _ABORTED else f"failed with status {status}{last_error()}"
+        """A failed pass may leave what it finished in the caches; take that out before saying so."""
+        reason = "was stopped" if status == _ABORTED else f"failed with status {status}{first_error()}"
         for chunk, start in zip(chunks, starts, strict=True):
             if self.length(chunk.seq) > start:
-                self.trim(chunk.seq, start)
+                try:
+                    self.trim(chunk.seq, start)
+                except CacheError:  # a running state cannot be wound back: better none than a wrong one
+                    self.trim(chunk.seq, 0)
         error = {1: CacheError, _ABORTED: Aborted}.get(status, BackendError)
         raise error(f"A pass over {sum(len(chunk.tokens) for chunk in chunks)} tokens {reason}.")
 
     def length(self, seq: int) -> int:
         """Tokens in the cache of `seq`, by the cache's own account."""
+        if self._handle is None:
+            return 0
         return int(self._lib.llama_memory_seq_pos_max(self._memory, seq)) + 1
 
     def trim(self, seq: int, length: int) -> None:
@@ -153,15 +169,12 @@ class Context:
             return
         done = self._lib.llama_memory_seq_rm(self._memory, seq, length if length else -1, -1)
         after = self.length(seq)
+        name = self.model.path.name
         if not done or after != length:
-            raise CacheError(
-                f"The cache of {self.model.path.name} cannot be cut from {before} to {length} tokens (it holds {after})."
-            )
+            raise CacheError(f"The cache of {name} cannot be cut from {before} to {length} tokens (it holds {after}).")
         oldest = int(self._lib.llama_memory_seq_pos_min(self._memory, seq))
         if length and self.model.n_swa and oldest > max(0, length - self.model.n_swa):
-            raise CacheError(
-                f"The sliding window of {self.model.path.name} has forgotten what a cut to {length} tokens needs."
-            )
+            raise CacheError(f"The sliding window of {name} has forgotten what a cut to {length} tokens needs.")
 
     def copy(self, source: int, target: int) -> None:
         """Make the cache of sequence `target` equal to that of `source` (cells are shared, not copied)."""
@@ -172,7 +185,7 @@ class Context:
         """The whole state of one sequence, for `restore`."""
         size = self._lib.llama_state_seq_get_size(self._handle, seq)
         buffer = (ctypes.c_uint8 * size)()
-        return bytes(buffer[: self._lib.llama_state_seq_get_data(self._handle, buffer, size, seq)])
+        return ctypes.string_at(buffer, self._lib.llama_state_seq_get_data(self._handle, buffer, size, seq))
 
     def restore(self, seq: int, state: bytes) -> None:
         """Bring sequence `seq` back to a state from `checkpoint`.

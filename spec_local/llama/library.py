@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import sys
 from collections import deque
 from functools import cache
@@ -13,6 +14,9 @@ from spec_local.errors import BackendError
 
 _LOG_LINES = 200
 _WARN, _ERROR, _CONTINUE = 3, 4, 5
+_callbacks: list[Any] = []  # ctypes callbacks must outlive every call into the library
+_FUNCTION = re.compile(r"^\w+: (error loading model: )?(\w+: )?")
+"""Names of C++ functions in front of a message."""
 _log: deque[tuple[int, str]] = deque(maxlen=_LOG_LINES)
 _verbose = False
 
@@ -28,14 +32,15 @@ def recent_log(errors_only: bool = False) -> list[str]:
     return [text.rstrip("\n") for level, text in _log if text.strip() and (level == _ERROR or not errors_only)]
 
 
-def last_error() -> str:
-    """llama.cpp's own last word about a failure, in brackets, or an empty string."""
+def first_error() -> str:
+    """llama.cpp's own word about a failure, in brackets, or an empty string: the first error, which names the cause."""
     lines = recent_log(errors_only=True)
-    return f" (llama.cpp says: {lines[-1].strip()})" if lines else ""
+    cause = _FUNCTION.sub("", lines[0].strip()) if lines else ""
+    return f" (llama.cpp says: {cause})" if cause else ""
 
 
 def forget_log() -> None:
-    """Start a fresh log, so that `last_error` speaks of what comes next."""
+    """Start a fresh log, so that `first_error` speaks of what comes next."""
     _log.clear()
 
 
@@ -69,9 +74,8 @@ def llama() -> ModuleType:
             f"llama.cpp's library does not load here: {error}.",
             "Run `python3 scripts/bootstrap.py --rebuild`; the installed build is for another machine.",
         ) from error
-    # The callback object must outlive every call into the library, so it is kept on the module.
-    module.spec_local_log_callback = module.llama_log_callback(_on_log)
-    module.llama_log_set(module.spec_local_log_callback, ctypes.c_void_p(0))
+    _callbacks.append(module.llama_log_callback(_on_log))
+    module.llama_log_set(_callbacks[-1], ctypes.c_void_p(0))
     module.llama_backend_init()
     return module
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from spec_local.errors import BackendError, ModelError, UsageError
 from spec_local.llama.devices import pick_devices
-from spec_local.llama.library import forget_log, last_error, llama
+from spec_local.llama.library import first_error, forget_log, llama
 from spec_local.llama.vocabulary import Vocabulary
 
 ALL_LAYERS = -1
@@ -58,21 +58,27 @@ class Model:
         params = self._lib.llama_model_default_params()
         keep = self._apply(params, offload)  # arrays the parameters point to, alive until the load ends
         cancelled = False
+        raised: list[BaseException] = []  # ctypes would print what a callback raises, Ctrl-C above all, and go on
 
         def on_progress(fraction: float, _data: Any) -> bool:
             nonlocal cancelled
-            cancelled = progress is not None and not progress(fraction)
-            return not cancelled
+            try:
+                cancelled = progress is not None and not progress(fraction)
+            except BaseException as error:
+                raised.append(error)
+            return not (cancelled or raised)
 
         params.progress_callback = callback = self._lib.llama_progress_callback(on_progress)
         forget_log()
         self._handle = self._lib.llama_model_load_from_file(str(path).encode("utf-8", "surrogateescape"), params)
         del keep, callback
+        if raised:
+            raise raised[0]
         if not self._handle:
             if cancelled:
                 raise ModelError(f"Loading {path} was cancelled.")
             raise ModelError(
-                f"llama.cpp cannot load {path}{last_error()}.", "Check the file with `spec-local models show`."
+                f"llama.cpp cannot load {path}{first_error()}.", "Check the file with `spec-local models show`."
             )
         self.vocabulary = Vocabulary(self._lib.llama_model_get_vocab(self._handle))
         if not self._lib.llama_model_has_decoder(self._handle):
@@ -163,11 +169,14 @@ class Model:
     def close(self) -> None:
         """Free the weights; harmless when done twice."""
         if self._handle is not None:
+            self.vocabulary.close()
             self._lib.llama_model_free(self._handle)
             self._handle = None
 
     def __enter__(self) -> Model:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()

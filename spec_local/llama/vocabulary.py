@@ -6,8 +6,11 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-from spec_local.errors import ModelError
+from spec_local.errors import BackendError, ModelError
 from spec_local.llama.library import llama
+
+_NORMAL, _USER_DEFINED = 1 << 2, 1 << 4
+"""Bits of `llama_token_attr`."""
 
 
 class Vocabulary:
@@ -22,44 +25,68 @@ class Vocabulary:
         self.eos: int = self._lib.llama_vocab_eos(handle)
         """End-of-text id, -1 where there is none; `end_ids` has all ids that end a generation."""
         self.adds_bos: bool = self._lib.llama_vocab_get_add_bos(handle)
+        self._adds_eos: bool = self._lib.llama_vocab_get_add_eos(handle)
         self._buffer = ctypes.create_string_buffer(256)
         self._pieces: dict[int, bytes] = {}
-        is_end = self._lib.llama_vocab_is_eog
-        self.end_ids: frozenset[int] = frozenset(token for token in range(self.size) if is_end(handle, token))
+        is_end, named = self._lib.llama_vocab_is_eog, (self.eos, self._lib.llama_vocab_eot(handle))
+        ends = [token for token in range(self.size) if is_end(handle, token)]
+        # llama.cpp makes an end of any token with an end-like text, and marks it as a control token besides what the file
+        # says it is. Several vocabularies have `</s>` as ordinary HTML: an answer must neither end there nor lose it.
+        self._ordinary = frozenset(
+            token
+            for token in ends
+            if token not in named and self._lib.llama_vocab_get_attr(handle, token) & (_NORMAL | _USER_DEFINED)
+        )
+        self.end_ids: frozenset[int] = frozenset(ends) - self._ordinary
         """Every id that ends a generation (end of text, end of turn)."""
+
+    @property
+    def handle(self) -> Any:
+        """llama.cpp's own pointer."""
+        if self._handle is None:
+            raise BackendError("The model of this vocabulary is closed.")
+        return self._handle
+
+    def close(self) -> None:
+        """The model is being freed: from now on an error instead of a crash."""
+        self._handle = None
 
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """Token ids of `text`.
 
         Args:
             text: Any text; lone surrogates are replaced.
-            add_special: Add what the model's tokenizer adds by itself, such as a begin-of-text token.
+            add_special: Add what the model's tokenizer puts in front by itself, such as a begin-of-text token.
             parse_special: Read control tokens written in the text (`<|im_end|>`) as those tokens.
         """
         data = text.encode("utf-8", "replace")
         room = len(data) + 8
         tokens = (ctypes.c_int32 * room)()
-        count = self._lib.llama_tokenize(self._handle, data, len(data), tokens, room, add_special, parse_special)
+        count = self._lib.llama_tokenize(self.handle, data, len(data), tokens, room, add_special, parse_special)
         if count < 0:
             room = -count
             tokens = (ctypes.c_int32 * room)()
-            count = self._lib.llama_tokenize(self._handle, data, len(data), tokens, room, add_special, parse_special)
+            count = self._lib.llama_tokenize(self.handle, data, len(data), tokens, room, add_special, parse_special)
         if count < 0:
-            raise ModelError("This model's tokenizer cannot take the text.", "Check the file with `spec-local models show`.")
-        # A template that already wrote the begin-of-text token must not get a second one.
+            raise ModelError(
+                "This model's tokenizer cannot take the text.", "Check the file with `spec-local models show`."
+            )
+        # A template that wrote the begin-of-text token must not get a second one, and nothing can follow an end.
         start = 1 if count > 1 and add_special and tokens[0] == tokens[1] == self.bos else 0
-        return list(tokens[start:count])
+        end = count - 1 if count and add_special and self._adds_eos and tokens[count - 1] == self.eos else count
+        return list(tokens[start:end])
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """Bytes of one token; control tokens are empty unless `special`."""
         if not special and token in self._pieces:
             return self._pieces[token]
-        size = self._lib.llama_token_to_piece(self._handle, token, self._buffer, len(self._buffer), 0, special)
+        keep, special = not special, special or token in self._ordinary
+        size = self._lib.llama_token_to_piece(self.handle, token, self._buffer, len(self._buffer), 0, special)
         if size < 0:
             self._buffer = ctypes.create_string_buffer(-size)
-            size = self._lib.llama_token_to_piece(self._handle, token, self._buffer, len(self._buffer), 0, special)
+            size = self._lib.llama_token_to_piece(self.handle, token, self._buffer, len(self._buffer), 0, special)
         piece = self._buffer.raw[: max(size, 0)]
-        if not special:
+        if keep:
             self._pieces[token] = piece
         return piece
 

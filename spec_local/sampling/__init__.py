@@ -11,6 +11,7 @@ and positions. Nothing in it is random or remembers anything between calls: equa
 from __future__ import annotations
 
 from spec_local.sampling.acceptance import RULES, AcceptanceRule, Block, Coupled, Rejection, TargetRow, Verdict
+from spec_local.sampling.logprobs import TokenLogprob, token_logprob
 from spec_local.sampling.noise import Chance, Noise, Purpose
 from spec_local.sampling.params import BAN, Sampling
 from spec_local.sampling.row import Row
@@ -29,6 +30,8 @@ __all__ = [
     "Row",
     "Sampling",
     "TargetRow",
+    "TokenLogprob",
     "Transform",
     "Verdict",
+    "token_logprob",
 ]

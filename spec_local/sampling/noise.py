@@ -23,15 +23,19 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
 
-_GOLDEN_U = np.uint64(_GOLDEN)
-_MIX_1_U = np.uint64(_MIX_1)
-_MIX_2_U = np.uint64(_MIX_2)
-_27, _30, _31, _12 = (np.uint64(bits) for bits in (27, 30, 31, 12))
-_ONE_BITS = np.uint64(0x3FF0000000000000)
+# Operands as 0-d arrays: a third less overhead per call than numpy scalars, which counts for rows of a few tokens.
+_GOLDEN_U, _MIX_1_U, _MIX_2_U, _12, _27, _30, _31 = (
+    np.array(number, np.uint64) for number in (_GOLDEN, _MIX_1, _MIX_2, 12, 27, 30, 31)
+)
+_ONE_BITS = np.array(0x3FF0000000000000, np.uint64)
 """Exponent of a float64 in [1, 2): or-ing 52 random bits under it gives 1 + bits·2⁻⁵² without a conversion."""
 
 _PRUNE_ABOVE = 4096
 """Above this many candidates the logarithm is taken only of those that could still win."""
+_LIGHT = 2.0**-14
+"""The ε of `Noise._contenders`: one light token in 16 384 is lucky."""
+_LUCKY = np.uint64(2**64 - 2**50 - 2**34)
+"""Hashes from here on may have U ≥ 1 - ε; 2³⁴ covers the bits that are not final, and rounding."""
 _CHUNK = 8192
 """Candidates hashed at a time: 64 KiB per operand stay in the inner caches."""
 
@@ -47,9 +51,6 @@ class Purpose(IntEnum):
     """Ratio rules: the token that the target adds."""
     DRAFT = 3
     """Ratio rules: the drafted token."""
-
-
-_PER_ROUND = frozenset({Purpose.ACCEPT, Purpose.DRAFT})
 
 
 class Chance(Protocol):
@@ -74,16 +75,20 @@ def _mix(state: int) -> int:
     return state ^ (state >> 31)
 
 
-def _mix_array(state: npt.NDArray[np.uint64], spare: npt.NDArray[np.uint64]) -> None:
-    """`_mix` on uint64 [k], in place; `spare` is uint64 [k] of working room."""
-    np.right_shift(state, _30, out=spare)
-    np.bitwise_xor(state, spare, out=state)
-    np.multiply(state, _MIX_1_U, out=state)
-    np.right_shift(state, _27, out=spare)
-    np.bitwise_xor(state, spare, out=state)
-    np.multiply(state, _MIX_2_U, out=state)
-    np.right_shift(state, _31, out=spare)
-    np.bitwise_xor(state, spare, out=state)
+def _mix_array(state: npt.NDArray[np.uint64], spare: npt.NDArray[np.uint64], last: bool = True) -> None:
+    """`_mix` on uint64 [k], in place; `spare` is uint64 [k] of working room.
+
+    Without the `last` step the upper 31 bits are final.
+    """
+    np.right_shift(state, _30, spare)
+    np.bitwise_xor(state, spare, state)
+    np.multiply(state, _MIX_1_U, state)
+    np.right_shift(state, _27, spare)
+    np.bitwise_xor(state, spare, state)
+    np.multiply(state, _MIX_2_U, state)
+    if last:
+        np.right_shift(state, _31, spare)
+        np.bitwise_xor(state, spare, state)
 
 
 class Noise:
@@ -97,22 +102,16 @@ class Noise:
 
     Args:
         seed: Any integer; taken modulo 2⁶⁴.
-        start: See `for_round`.
     """
 
-    __slots__ = ("_bases", "_start", "seed")
+    __slots__ = ("_keys", "_start", "_unbound", "seed")
 
-    def __init__(self, seed: int, start: int | None = None) -> None:
+    def __init__(self, seed: int) -> None:
         self.seed = seed
-        self._start = start
+        self._start: int | None = None
         root = _mix(seed + _GOLDEN)
-        bases = []
-        for purpose in Purpose:
-            base = _mix(root + (purpose + 1) * _GOLDEN)
-            if start is not None and purpose in _PER_ROUND:
-                base = _mix(base ^ _mix((start + 1) * _GOLDEN))
-            bases.append(base)
-        self._bases = tuple(bases)
+        self._unbound = [_mix(root + (purpose + 1) * _GOLDEN) for purpose in Purpose]  # by purpose, without a round
+        self._keys = self._unbound
 
     @property
     def start(self) -> int | None:
@@ -121,7 +120,13 @@ class Noise:
 
     def for_round(self, start: int) -> Noise:
         """The same noise bound to the round whose first drafted token has absolute position `start`."""
-        return self if start == self._start else Noise(self.seed, start)
+        bound = Noise.__new__(Noise)
+        bound.seed, bound._start, bound._unbound = self.seed, start, self._unbound
+        bound._keys = list(self._unbound)
+        tweak = _mix((start + 1) * _GOLDEN)
+        for purpose in (Purpose.ACCEPT, Purpose.DRAFT):
+            bound._keys[purpose] = _mix(bound._keys[purpose] ^ tweak)
+        return bound
 
     def uniform(self, purpose: Purpose, position: int) -> float:
         """One number in (0, 1), never an end point, of resolution 2⁻⁵²; it shares nothing with any token's noise."""
@@ -139,12 +144,8 @@ class Noise:
         Returns:
             float64 [k], all > 0 and finite.
         """
-        bits = ids.astype(np.uint64)  # [k], becomes the noise in place
-        self._hash(self._key(purpose, position), bits, np.empty_like(bits))
-        uniform = bits.view(np.float64)  # [k] in [1, 2)
-        uniform -= 1.0 - 2.0**-53  # exact: bits·2⁻⁵² + 2⁻⁵³ in (0, 1)
-        np.log(uniform, out=uniform)
-        return np.negative(uniform, out=uniform)
+        logs = self._log_uniform(purpose, position, ids)
+        return np.negative(logs, logs)
 
     def happens(self, purpose: Purpose, position: int, probability: float) -> bool:
         """True with the given probability: U ≤ probability, so 0 is never and 1 always."""
@@ -154,7 +155,7 @@ class Noise:
         """Draw a token by exponential race (Gumbel-max): argmin E(x)/w(x), whose law is w/Σw.
 
         The result is a function of the noise and the weights alone; scaling all weights changes nothing. It is
-        computed as argmax w/E, which cannot overflow. Ties go to the smallest id.
+        computed as argmin w/log U, which cannot overflow. Ties go to the smallest id.
 
         Args:
             purpose: The stream.
@@ -167,41 +168,44 @@ class Noise:
         if len(ids) > _PRUNE_ABOVE:
             at = self._contenders(purpose, position, ids, weights)
             ids, weights = ids[at], weights[at]
-        return int(ids[np.argmax(weights / self.exponential(purpose, position, ids))])
+        return int(ids[(weights / self._log_uniform(purpose, position, ids)).argmin()])
 
     def _contenders(self, purpose: Purpose, position: int, ids: Ids, weights: Weights) -> npt.NDArray[np.intp]:
-        """Indices, ascending, of a superset of the tokens that can win the race against the heaviest token.
+        """Indices, ascending, of a superset of the tokens that can win the race against the heaviest one.
 
-        A winner has w/E ≥ s, the heaviest one's score. As E = -log U ≥ 1 - U, it has 1 - U ≤ w/s too, which needs
-        no logarithm; about Σw/s tokens pass.
+        A winner has w/E ≥ s, the heaviest token's score, and E = -log U ≥ 1 - U; so it has w ≥ s·ε or U ≥ 1 - ε. The
+        second needs no logarithm, and no more of the hash than its upper bits, which the last step of the finaliser
+        leaves alone.
         """
         heaviest = int(np.argmax(weights))
         score = weights[heaviest] / self.exponential(purpose, position, ids[heaviest : heaviest + 1])[0]
-        per_score = 1.0 / float(score)
-        key = self._key(purpose, position)
+        heavy = weights >= score * _LIGHT
+        key = np.uint64(self._key(purpose, position))
         size = min(_CHUNK, len(ids))
-        hashed = np.empty(size, np.uint64)
-        spare = np.empty(size, np.uint64)
-        flags = np.empty(len(ids), np.bool_)
+        room = np.empty((2, size), np.uint64)
+        lucky = np.empty(len(ids), np.bool_)
         for low in range(0, len(ids), size):
             high = min(low + size, len(ids))
-            bits, room = hashed[: high - low], spare[: high - low]
-            np.copyto(bits, ids[low:high], casting="unsafe")
-            self._hash(key, bits, room)
-            reach = room.view(np.float64)
-            np.multiply(weights[low:high], per_score, out=reach)  # w/s
-            np.add(reach, bits.view(np.float64), out=reach)  # w/s + U + 1, up to 2⁻⁵³
-            np.greater_equal(reach, 2.0 - 1e-12, out=flags[low:high])  # a margin far above all rounding
-        return np.flatnonzero(flags)
+            state, spare = room[0, : high - low], room[1, : high - low]
+            np.copyto(state, ids[low:high], casting="unsafe")
+            np.multiply(state, _GOLDEN_U, out=state)
+            np.add(state, key, out=state)
+            _mix_array(state, spare, last=False)
+            np.greater_equal(state, _LUCKY, out=lucky[low:high])
+        return np.flatnonzero(np.logical_or(heavy, lucky, out=lucky))
 
     def _key(self, purpose: Purpose, position: int) -> int:
-        return _mix(self._bases[purpose] + (position + 1) * _GOLDEN)
+        return _mix(self._keys[purpose] + (position + 1) * _GOLDEN)
 
-    @staticmethod
-    def _hash(key: int, bits: npt.NDArray[np.uint64], spare: npt.NDArray[np.uint64]) -> None:
-        """Turn token ids [k] into the bits of float64 numbers 1 + n·2⁻⁵² with 52 random bits n, in place."""
-        np.multiply(bits, _GOLDEN_U, out=bits)
-        np.add(bits, np.uint64(key), out=bits)
-        _mix_array(bits, spare)
-        np.right_shift(bits, _12, out=bits)
-        np.bitwise_or(bits, _ONE_BITS, out=bits)
+    def _log_uniform(self, purpose: Purpose, position: int, ids: npt.NDArray[Any]) -> Weights:
+        """Log U, float64 [k], of the given tokens; U = (n + ½)·2⁻⁵² with the upper 52 bits n of the hash."""
+        bits = ids.astype(np.uint64)  # [k]; becomes the result in place
+        np.multiply(bits, _GOLDEN_U, bits)
+        np.add(bits, np.uint64(self._key(purpose, position)), bits)
+        _mix_array(bits, np.empty_like(bits))
+        np.right_shift(bits, _12, bits)
+        np.bitwise_or(bits, _ONE_BITS, bits)
+        uniform: Weights = bits.view(np.float64)  # 1 + n·2⁻⁵²
+        np.subtract(uniform, 1.0 - 2.0**-53, uniform)  # exact
+        np.log(uniform, uniform)
+        return uniform

@@ -13,6 +13,9 @@ from spec_local.errors import UsageError
 BAN = -100.0
 """A logit bias this low or lower bans the token altogether, at any temperature."""
 
+DRAFT_TOP_K = 128
+"""Most candidates of a drafted token."""
+
 
 class Sampling(BaseModel):
     """Sampling parameters of one answer. Frozen; `Transform` turns them into rows.
@@ -48,6 +51,10 @@ class Sampling(BaseModel):
     """Key of all randomness; None lets the program draw one and report it. 0 is a seed like any other."""
     max_tokens: int | None = Field(default=None, ge=0)
     """Most tokens of the answer; None goes on to an end or to the end of the context."""
+    stop: tuple[str, ...] = ()
+    """Texts that end the answer and are not part of it; where several match, the one that starts first."""
+    logprobs: int | None = Field(default=None, ge=0, le=20)
+    """Report each token's log-probability under the target's own softmax, and this many likeliest alternatives."""
 
     @field_validator("logit_bias")
     @classmethod
@@ -58,6 +65,14 @@ class Sampling(BaseModel):
             if math.isnan(value):
                 raise ValueError(f"the bias of token {token} is not a number")
         return bias
+
+    def for_draft(self) -> Sampling:
+        """The same, with at most `DRAFT_TOP_K` candidates: for rows that tokens are *drafted* from.
+
+        Any draft row is right, since it changes what is accepted and never what is emitted; this one costs a draft step
+        hardly any time at any setting, and what lies outside it would hardly ever be drafted or accepted.
+        """
+        return self if 0 < self.top_k <= DRAFT_TOP_K else self.model_copy(update={"top_k": DRAFT_TOP_K})
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Sampling:

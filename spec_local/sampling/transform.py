@@ -34,9 +34,18 @@ _MANY = 4096
 """Above this many survivors the final softmax takes float32 exponentials (relative error below 1e-5)."""
 _CHUNK = 32768
 """Logits exponentiated at a time where the whole vocabulary's mass is needed: 128 KiB stay in the inner caches."""
+_HEAD = 512
+"""Most nuclei lie within the tokens likelier than (1 - top_p)/512: they are tried first."""
+_DEEPER = 2.5
+"""How far below the least a nucleus can need (in nats) the tokens are still weighed one by one."""
+_FEW = 32
+"""Looking up a token costs as much as an exponential of some ten: only for fewer than V/32 does it pay."""
+_SLACK = 1e-5
+"""Bound of the relative error of a sum of float32 exponentials, and of a bound rounded to float32."""
 _FLOOR = -64.0
 """Tokens e⁶⁴ times less likely than the likeliest are dropped. The noise has a resolution of 2⁻⁵², so they could not
 be drawn anyway; dropping them keeps every probability far from underflow."""
+_NONE = np.empty(0, np.intp)
 _NEGATIVE_INFINITY = np.float32(-np.inf)
 _LOWEST = np.finfo(np.float32).min
 
@@ -59,6 +68,7 @@ class Transform:
         assert all(0 <= token < n_vocab for token in end_ids)
         self.sampling = sampling
         self.n_vocab = n_vocab
+        self.end_ids = end_ids
         beyond = [token for token in sampling.logit_bias if token >= n_vocab]
         if beyond:
             raise UsageError(
@@ -66,14 +76,16 @@ class Transform:
                 "Take token ids of the target model.",
             )
         biased = {token: bias for token, bias in sampling.logit_bias.items() if bias > BAN}
-        banned = [token for token, bias in sampling.logit_bias.items() if bias <= BAN]
+        banned = sampling.logit_bias.keys() - biased.keys()
         self._bias_ids = np.array(list(biased), np.intp)
         self._bias = np.array(list(biased.values()), np.float32)
-        self._banned = np.array(banned, np.intp)
+        self._banned = np.array(sorted(banned), np.intp)
         self._ends = np.array(sorted(end_ids), np.intp)
         self._first_end = prompt_length + sampling.min_tokens
         neutral = sampling.repeat_penalty == 1.0 and sampling.presence_penalty == sampling.frequency_penalty == 0.0
         self._history_length = 0 if neutral else sampling.penalty_last_n
+        self._k = sampling.top_k if sampling.top_k < n_vocab else 0
+        self._least_depth = math.log(sampling.min_p) if sampling.min_p > 0.0 else -math.inf
         self._all_ids = np.arange(n_vocab, dtype=np.int32)
         self._all_ids.flags.writeable = False  # shared by every row that keeps the whole vocabulary
         self._scratch: Logits = np.empty(n_vocab, np.float32)
@@ -111,9 +123,9 @@ class Transform:
         values = self._adjusted(logits, history, position, allowed)
         if self.sampling.temperature == 0.0:
             best = int(np.argmax(values))  # the first NaN, if there is one
-            self._check(float(values[best]), position)
+            self._refuse_unusable(float(values[best]), position)
             return Row(np.array([best], np.int32), np.ones(1))
-        return self._finish(*self._candidates(values, position))
+        return self._softmax(*self._candidates(values, position))
 
     # --- 1. bias, penalties, bans -------------------------------------------------------------------------------
 
@@ -128,22 +140,20 @@ class Transform:
         if not (recent or early or len(self._bias_ids) or len(self._banned) or allowed is not None):
             return logits
 
-        highest = float(logits.max())  # a ban must not hide damaged logits
-        if not highest < math.inf:
-            self._check(highest, position)
         values = self._scratch
         if allowed is None:
             np.copyto(values, logits)
         else:
+            self._refuse_damaged(float(logits.max()), position)  # a ban must not hide what is damaged
             self._mask(logits, allowed)
         if len(self._bias_ids):
             values[self._bias_ids] += self._bias
         if recent:
             self._penalise(values, recent)
-        if len(self._banned):
-            values[self._banned] = _NEGATIVE_INFINITY
-        if early:
-            values[self._ends] = _NEGATIVE_INFINITY
+        for banned in (self._banned, self._ends if early else _NONE):
+            if len(banned):
+                self._refuse_damaged(float(logits[banned].max()), position)
+                values[banned] = _NEGATIVE_INFINITY
         return values
 
     def _mask(self, logits: Logits, allowed: npt.NDArray[np.bool_]) -> None:
@@ -151,7 +161,8 @@ class Transform:
         assert allowed.shape == (self.n_vocab,)
         assert allowed.dtype == np.bool_
         bits = self._scratch.view(np.int32)
-        np.subtract(allowed.view(np.int8), 1, out=bits, dtype=np.int32, casting="unsafe")  # 0 allowed, -1 not
+        np.copyto(bits, allowed.view(np.int8))
+        np.subtract(bits, 1, out=bits)  # 0 allowed, -1 not
         np.bitwise_or(bits, logits.view(np.int32), out=bits)  # banned: all bits set, a NaN
         np.fmax(self._scratch, _NEGATIVE_INFINITY, out=self._scratch)  # NaN to -inf
 
@@ -164,14 +175,17 @@ class Transform:
         seen = np.where(seen <= 0.0, seen * s.repeat_penalty, seen / s.repeat_penalty)
         values[ids] = seen - (counts * s.frequency_penalty + s.presence_penalty)
 
-    def _check(self, highest: float, position: int) -> None:
-        """Refuse a row whose largest logit is no number a distribution can be made of."""
-        if math.isnan(highest) or highest == math.inf:
-            what = "NaN" if math.isnan(highest) else "infinite"
+    def _refuse_damaged(self, highest: float, position: int) -> None:
+        """Refuse logits whose largest is NaN or +inf."""
+        if not highest < math.inf:
             raise BackendError(
-                f"The model's output for token {position} is {what}.",
+                f"The model's output for token {position} is {'NaN' if math.isnan(highest) else 'infinite'}.",
                 "The file or the backend is faulty: try another quantisation, or the CPU with --gpu-layers 0.",
             )
+
+    def _refuse_unusable(self, highest: float, position: int) -> None:
+        """Refuse logits that no distribution can be made of, going by the largest."""
+        self._refuse_damaged(highest, position)
         if highest == -math.inf:
             raise BackendError(
                 f"No token can follow at position {position}: the model, bias, bans and grammar leave none.",
@@ -183,131 +197,174 @@ class Transform:
     def _candidates(self, values: Logits, position: int) -> tuple[Ids, Logits]:
         """Ids, ascending, and adjusted logits, both [k], of the tokens that every truncation step keeps."""
         s = self.sampling
-        mass: float | None = None  # Σ exp(logit - highest) of all that top-p starts from; None: of the candidates
-        if 0 < s.top_k < self.n_vocab:
-            ids, kept = self._top_k(values, s.top_k, position)
+        bounds: tuple[float, float] | None = None
+        if self._k:
+            ids, kept = self._about_top_k(values, position)
+            if s.typical_p < 1.0:
+                ids, kept = _largest(ids, kept, np.sort(kept)[::-1], self._k)
         else:
             highest = float(values.max())
-            self._check(highest, position)
-            if s.typical_p < 1.0:
-                cut = _FLOOR * max(s.temperature, 1.0)  # may remove the likeliest: the other steps cannot yet cut
+            self._refuse_unusable(highest, position)
+            if s.typical_p < 1.0:  # may remove the likeliest token: nothing is known yet of what comes after it
+                ids, kept = self._at_least(values, highest + _FLOOR * max(s.temperature, 1.0))
+            elif s.top_p < 1.0:
+                ids, kept, bounds = self._about_nucleus(values, highest)
             else:
-                cut = _FLOOR * s.temperature
-                if s.min_p > 0.0:
-                    cut = max(cut, math.log(s.min_p))
-                if s.top_p < 1.0:
-                    # All tokens less likely than (1 - top_p)/2V weigh less than (1 - top_p)/2: the others reach top_p.
-                    mass = self._mass(values, highest)
-                    cut = max(cut, math.log(mass * (1.0 - s.top_p) / (2 * self.n_vocab)))
-            # One float32 step lower, so that rounding cannot lose a token; the steps below are exact.
-            ids, kept = self._at_least(values, np.nextafter(np.float32(highest + cut), _NEGATIVE_INFINITY))
+                ids, kept = self._at_least(values, highest + max(self._least_depth, _FLOOR * s.temperature))
         if s.typical_p < 1.0:
             keep = _typical(kept, s.typical_p)
             ids, kept = ids[keep], kept[keep]
-        if s.top_p < 1.0:
-            keep = _nucleus(kept, s.top_p, mass)
-            ids, kept = ids[keep], kept[keep]
-        if s.min_p > 0.0:
-            keep = kept.astype(np.float64) - float(kept.max()) >= math.log(s.min_p)
-            ids, kept = ids[keep], kept[keep]
-        return ids, kept
+        if self._k == 0 and s.top_p >= 1.0 and s.min_p == 0.0:
+            return ids, kept
+        return self._first(ids, kept, values, bounds)
 
-    def _top_k(self, values: Logits, k: int, position: int) -> tuple[Ids, Logits]:
-        """The k largest logits (fewer where fewer are above -inf).
+    def _first(self, ids: Ids, kept: Logits, values: Logits, bounds: tuple[float, float] | None) -> tuple[Ids, Logits]:
+        """Top-k, top-p and min-p: each keeps the first so many tokens in falling order, so count first, pick once.
+
+        Args:
+            ids: Token ids [k], ascending.
+            kept: Their logits, float32 [k].
+            values: All logits [V].
+            bounds: What the mass that top-p starts from lies between, where that is the mass of `values`; None: it is
+                that of `kept`, cut to top-k.
+        """
+        s = self.sampling
+        falling = np.sort(kept)[::-1]
+        count = min(self._k or len(kept), len(kept))
+        depths = falling[:count].astype(np.float64)
+        depths -= depths[0]
+        if s.min_p > 0.0:
+            count = int(np.count_nonzero(depths >= self._least_depth))
+        if s.top_p < 1.0:
+            sums = np.exp(depths).cumsum()
+            if bounds is None:
+                reached = sums.searchsorted(s.top_p * sums[-1])
+            else:
+                reached = sums.searchsorted(s.top_p * bounds[0])
+                if reached != sums.searchsorted(s.top_p * bounds[1]):
+                    reached = sums.searchsorted(s.top_p * self._mass(values, float(falling[0])))
+            count = min(count, 1 + int(reached))
+        return _largest(ids, kept, falling, count)
+
+    def _about_top_k(self, values: Logits, position: int) -> tuple[Ids, Logits]:
+        """Ids and logits, both [k], of the k largest logits and at most a few more.
 
         The k-th largest of the maxima of interleaved columns is a lower bound of the k-th largest logit.
         """
-        size = self.n_vocab
+        size, k = self.n_vocab, self._k
         columns = max(_COLUMNS, 4 * k)
         if size >= 4 * columns:
-            whole = size - size % columns
-            tops = np.maximum.reduce(values[:whole].reshape(-1, columns), axis=0)  # [columns]
-            highest = np.maximum(tops.max(), values[whole:].max(initial=_NEGATIVE_INFINITY))
-            bound = np.partition(tops, columns - k)[columns - k]
+            rest = size % columns
+            tops = np.maximum.reduce(values[: size - rest].reshape(-1, columns), axis=0)  # [columns]
+            np.maximum(tops[:rest], values[size - rest :], out=tops[:rest])
         else:
-            highest = values.max()
-            bound = np.partition(values, size - k)[size - k]
-        self._check(float(highest), position)
-        ids, kept = self._at_least(values, np.maximum(bound, _LOWEST))
-        if len(ids) > k:
-            keep = _first_of(kept, k, np.partition(kept, len(kept) - k)[len(kept) - k])
-            ids, kept = ids[keep], kept[keep]
-        return ids, kept
-
-    def _at_least(self, values: Logits, bound: np.float32) -> tuple[Ids, Logits]:
-        """Ids and logits, both [k], of all tokens at or above `bound`."""
-        np.greater_equal(values, bound, out=self._flags)
-        if np.count_nonzero(self._flags) == self.n_vocab:
-            return self._all_ids, values
-        ids = np.flatnonzero(self._flags)
+            tops = values.copy()
+        tops.partition(len(tops) - k)  # NaN last
+        bound = tops[len(tops) - k]
+        self._refuse_unusable(float(tops[len(tops) - k :].max()), position)
+        ids = np.greater_equal(values, np.maximum(bound, _LOWEST), out=self._flags).nonzero()[0]
         return ids, values[ids]
 
+    def _at_least(self, values: Logits, cut: float) -> tuple[Ids, Logits]:
+        """Ids and logits, both [k], of all tokens ≥ `cut`, and of those that rounding to float32 puts there."""
+        np.greater_equal(values, np.nextafter(np.float32(cut), _NEGATIVE_INFINITY), out=self._flags)
+        if np.count_nonzero(self._flags) == self.n_vocab:
+            return self._all_ids, values
+        ids = self._flags.nonzero()[0]
+        return ids, values[ids]
+
+    def _about_nucleus(self, values: Logits, highest: float) -> tuple[Ids, Logits, tuple[float, float]]:
+        """Ids and logits, both [k], of the nucleus and some more, and bounds of the mass M of all tokens.
+
+        M is Σ exp(logit - highest). Tokens below ε = (1 - top_p)/2V weigh less than (1 - top_p)/2 together, so the
+        nucleus has none of them. Where few tokens are much above ε, only these are weighed: the many others count as
+        nothing in the lower bound and as much as they can in the upper. Else M is exact, and both bounds are M.
+        """
+        top_p = self.sampling.top_p
+        depth = math.log((1.0 - top_p) / (2 * self.n_vocab)) - _DEEPER
+        np.greater_equal(values, np.float32(highest + depth), out=self._flags)
+        above = np.count_nonzero(self._flags)
+        ids: Ids = self._all_ids
+        kept = values
+        if above * _FEW <= self.n_vocab:
+            ids = self._flags.nonzero()[0]
+            kept = values[ids]
+            weights = np.exp(kept - np.float32(highest))  # float32 [k]
+            least = float(weights.sum())
+            most = (least + (self.n_vocab - above) * math.exp(depth)) * (1.0 + _SLACK)
+            head = weights >= most * (1.0 - top_p) / _HEAD
+            if float(weights[head].sum()) > top_p * most * (1.0 + _SLACK):
+                ids, kept = ids[head], kept[head]
+            return ids, kept, (least * (1.0 - _SLACK), most)
+        mass = self._mass(values, highest)
+        for share in (_HEAD, 2 * self.n_vocab):
+            ids, kept = self._at_least(values, highest + math.log(mass * (1.0 - top_p) / share))
+            if float(np.exp(kept - np.float32(highest)).sum()) > top_p * mass * (1.0 + _SLACK):
+                break
+        return ids, kept, (mass, mass)
+
     def _mass(self, values: Logits, highest: float) -> float:
-        """Σ exp(logit - highest) over the vocabulary; relative error below 1e-6 (float32 terms, float64 sums)."""
-        shift = np.float32(highest)
+        """M, the sum of exp(logit - highest) [V]; float32 terms, relative error below `_SLACK`."""
+        shift = highest if abs(highest) > 60.0 else 0.0  # the logits of most models are in the range of exp as they are
         total = 0.0
         for low in range(0, self.n_vocab, _CHUNK):
             part = values[low : low + _CHUNK]
             terms = self._chunk[: len(part)]
-            np.subtract(part, shift, out=terms)
-            np.exp(terms, out=terms)
-            total += float(terms.sum())
-        return total
+            if shift:
+                part = np.subtract(part, np.float32(shift), out=terms)
+            total += float(np.exp(part, out=terms).sum())
+        return total * math.exp(shift - highest)
 
     # --- 3. temperature -----------------------------------------------------------------------------------------
 
-    def _finish(self, ids: Ids, kept: Logits) -> Row:
+    def _softmax(self, ids: Ids, kept: Logits) -> Row:
         """softmax(kept / temperature) [k] without the tokens below the floor."""
-        temperature = self.sampling.temperature
         if len(ids) > _MANY:
-            return self._finish_many(ids, kept)
-        scaled = kept.astype(np.float64)
-        scaled -= scaled.max()
-        if scaled.min() < _FLOOR * temperature:
-            keep = scaled >= _FLOOR * temperature
-            ids, scaled = ids[keep], scaled[keep]
-        scaled /= temperature
-        probs = np.exp(scaled, out=scaled)
+            return self._softmax_of_many(ids, kept)
+        if len(ids) == 1:
+            return Row(ids.astype(np.int32), np.ones(1))
+        temperature = self.sampling.temperature
+        depths = kept.astype(np.float64)
+        depths -= depths.max()
+        if depths.min() < _FLOOR * temperature:
+            keep = depths >= _FLOOR * temperature
+            ids, depths = ids[keep], depths[keep]
+        depths /= temperature
+        probs = np.exp(depths, out=depths)
         probs /= probs.sum()
         return Row(ids.astype(np.int32), probs)
 
-    def _finish_many(self, ids: Ids, kept: Logits) -> Row:
-        """`_finish` for rows so long that a float64 exponential of each token would take a millisecond."""
-        scaled = np.subtract(kept, kept.max(), out=self._scratch[: len(kept)])
+    def _softmax_of_many(self, ids: Ids, kept: Logits) -> Row:
+        """`_softmax` for rows so long that float64 exponentials would take a millisecond."""
+        depths = np.subtract(kept, kept.max(), out=self._scratch[: len(kept)])
         if self.sampling.temperature != 1.0:
-            scaled /= np.float32(self.sampling.temperature)
-        if scaled.min() < _FLOOR:
-            keep = scaled >= _FLOOR
-            ids, scaled = ids[keep], scaled[keep]
-        probs = np.exp(scaled, out=scaled).astype(np.float64)
-        probs /= probs.sum()
+            depths /= np.float32(self.sampling.temperature)
+        if depths.min() < _FLOOR:
+            keep = depths >= _FLOOR
+            ids, depths = ids[keep], depths[keep]
+        probs = np.exp(depths, out=depths).astype(np.float64)
+        probs *= 1.0 / float(probs.sum())
         return Row(ids.astype(np.int32, copy=False), probs)
 
 
-def _first_of(values: Logits, count: int, border: np.floating) -> npt.NDArray[np.bool_]:
-    """Flags [k] of the `count` largest values, of which `border` is the smallest; ties to the first ones."""
-    keep = values > border
-    tied = np.flatnonzero(values == border)
-    keep[tied[: count - np.count_nonzero(keep)]] = True
-    return keep
-
-
-def _nucleus(values: Logits, top_p: float, mass: float | None) -> npt.NDArray[np.bool_]:
-    """Flags [k] of the fewest largest logits whose probabilities reach `top_p`; all, if these do not reach it.
+def _largest(ids: Ids, values: Logits, falling: Logits, count: int) -> tuple[Ids, Logits]:
+    """The `count` largest of `values` and their ids, in the given order; of equal ones the first.
 
     Args:
-        values: float32 [k] logits.
-        top_p: The probability to reach; at least one token is kept.
-        mass: Σ exp(logit - highest) over the distribution that the values belong to; None: over the values.
+        ids: [k].
+        values: [k].
+        falling: The values [k] sorted from the largest on.
+        count: At least 1.
     """
-    falling = np.sort(values)[::-1]
-    sums = falling.astype(np.float64)
-    sums -= sums[0]
-    sums = np.cumsum(np.exp(sums, out=sums))
-    count = int(np.searchsorted(sums, top_p * (float(sums[-1]) if mass is None else mass))) + 1
     if count >= len(values):
-        return np.ones(len(values), np.bool_)
-    return _first_of(values, count, falling[count - 1])
+        return ids, values
+    border = falling[count - 1]
+    if falling[count] < border:
+        keep = values >= border
+    else:  # a tie runs across the border
+        keep = values > border
+        keep[(values == border).nonzero()[0][: count - np.count_nonzero(keep)]] = True
+    return ids[keep], values[keep]
 
 
 def _typical(values: Logits, typical_p: float) -> npt.NDArray[np.bool_]:
@@ -318,17 +375,16 @@ def _typical(values: Logits, typical_p: float) -> npt.NDArray[np.bool_]:
     """
     log_probs = values.astype(np.float64)
     log_probs -= log_probs.max()
-    log_probs -= math.log(float(np.exp(log_probs).sum()))
     probs = np.exp(log_probs)
+    total = float(probs.sum())
+    probs /= total
+    log_probs -= math.log(total)
     distance = np.abs(log_probs - float((probs * log_probs).sum()))  # |log p - Σ p log p|
     near = np.arange(len(values))
-    limit = 1.0
-    while len(near) > _MANY:  # do not sort a vocabulary: a small enough distance that surely holds the set
-        within = np.flatnonzero(distance <= limit)
-        if float(probs[within].sum()) > typical_p + 1e-9 or len(within) == len(values):
-            near = within
-            break
-        limit *= 2.0
+    if len(near) > _MANY:  # do not sort a vocabulary: find the few steps of distance that surely hold the set
+        step = np.minimum(distance * 16.0, 4096.0).astype(np.intp)
+        reached = np.cumsum(np.bincount(step, weights=probs))
+        near = np.flatnonzero(step <= np.searchsorted(reached, typical_p + 1e-9))
     order = near[np.argsort(distance[near], kind="stable")]
     count = int(np.searchsorted(np.cumsum(probs[order]), typical_p)) + 1
     keep = np.zeros(len(values), np.bool_)

@@ -25,13 +25,16 @@ from typing import Any
 from spec_local.drafting.drafter import Drafter
 from spec_local.drafting.model import ModelDrafter
 from spec_local.drafting.text import TextDrafter
-from spec_local.errors import Aborted, ContextFullError, TemplateError, UsageError
+from spec_local.errors import Aborted, BackendError, ContextFullError, TemplateError, UsageError
 from spec_local.sampling import RULES, Noise, Sampling, Transform
 from spec_local.session.costs import cost_profile
 from spec_local.session.generation import Generation, Progress, Prompt, Request
-from spec_local.session.loading import Loaded, LoadProgress, can_trim, load_models
+from spec_local.session.loading import Loaded, LoadProgress, cannot_trim, load_models
+from spec_local.session.memory import MemoryPlan
+from spec_local.session.numerics import numerics
 from spec_local.session.options import EngineOptions
-from spec_local.session.result import Piece, Result, Timings
+from spec_local.session.result import Result, Timings, spell
+from spec_local.session.stream import Stream
 from spec_local.session.template import ChatTemplate, Message
 from spec_local.session.text_stream import TextStream
 from spec_local.speculation.adaptive import AdaptiveController
@@ -63,14 +66,19 @@ def load(
     if target is not None:
         chosen["target"] = str(target)
     options = (options or EngineOptions()).model_copy(update=chosen)
-    return Engine(load_models(options, progress), options)
+    loaded = load_models(options, progress)
+    try:
+        return Engine(loaded)
+    except BaseException:
+        loaded.close()
+        raise
 
 
 class Engine:
     """Answers requests; see the module. Made by `load`."""
 
-    def __init__(self, loaded: Loaded, options: EngineOptions) -> None:
-        self.options = options
+    def __init__(self, loaded: Loaded) -> None:
+        self.options = options = loaded.options
         self._loaded = loaded
         self._target = loaded.target
         self.vocabulary = loaded.target.model.vocabulary
@@ -79,11 +87,25 @@ class Engine:
         self.notices = list(loaded.notices)
         """What a person should know about how this engine was loaded."""
         self._lock = threading.Lock()
-        self._chat_template: ChatTemplate | None = None
+        self._native = threading.Lock()  # held while llama.cpp may be in use: `close` must not free what it reads
+        self._closed = False
+        self._chat_template = self._load_template()
         drafters, self._off = self._drafters()
+        draft = loaded.draft
+        self._description: dict[str, Any] = {
+            "target": loaded.target_name,
+            "target_path": str(loaded.target.model.path),
+            "target_description": loaded.target.model.description,
+            "draft": loaded.draft_name,
+            "draft_path": None if draft is None else str(draft.model.path),
+            "n_ctx": self.n_ctx,
+            "pad_width": options.pad_width,
+        }
         self._speculator = Speculator(
             self._target, drafters, self._controller(list(drafters)), max_rows=options.max_rows
         )
+        self.numerics = numerics(loaded, options, options.longest_draft if drafters else 0)
+        """How far the numbers of wide passes are from those of one-row passes here."""
 
     # -- requests --------------------------------------------------------------------------------------------------
 
@@ -111,8 +133,10 @@ class Engine:
             UsageError: The prompt is empty or does not fit the context.
             TemplateError: The chat template refuses the conversation.
         """
-        request = Request(prompt, sampling or Sampling(), system, raw, speculate)
-        return Stream(self, self.prepare(request), on_prefill)
+        generation = self.prepare(Request(prompt, sampling or Sampling(), system, raw, speculate))
+        if not self._lock.locked():
+            self._allow()  # here, not when it starts: a cancel that comes in between is meant for this stream
+        return Stream(self, generation, on_prefill)
 
     def generate(
         self,
@@ -130,15 +154,15 @@ class Engine:
         return stream.result
 
     def cancel(self) -> None:
-        """Stop what is running within one pass; its stream ends as "cancelled". Any thread may call this."""
-        for context in (self._loaded.target, self._loaded.draft):
-            if context is not None:
-                context.abort(True)
+        """Stop what is running, or the stream made last, within one pass: it ends as "cancelled". From any thread."""
+        for context in self._loaded.contexts:
+            context.abort(True)
 
     # -- steps of a request, for callers that run several at once ----------------------------------------------------
 
     def prepare(self, request: Request, slot: int = 0) -> Generation:
         """Check and tokenise a request for a cache slot; nothing is computed yet. Raises as `stream`."""
+        self._require_open()
         tokens, notices = self.tokenize(request)
         if not tokens:
             raise UsageError("The prompt is empty.", "Give a text with --prompt, --file or standard input.")
@@ -156,7 +180,7 @@ class Engine:
             slot=slot,
             tokens=tokens,
             transform=Transform(sampling, self._target.n_vocab, ends, len(tokens)),
-            draft_transform=Transform(sampling, shared, ends, len(tokens)),
+            draft_transform=_draft_transform(sampling, shared, ends, len(tokens)),
             noise=Noise(seed),
             rule=RULES[self.options.acceptance],
             n_ctx=self.n_ctx,
@@ -164,27 +188,22 @@ class Engine:
             end_ids=ends,
             on_token=stream.push,
             speculate=request.speculate,
+            top_logprobs=sampling.logprobs,
             pace=self._speculator.controller.enter(),
         )
         return Generation(request, sequence, stream, seed, origins, notices)
 
     def prefill(self, generation: Generation, progress: Progress | None = None) -> None:
-        """Bring the prompt into the caches, keeping the prefix the slot already holds."""
+        """Bring the prompt into the target's cache, keeping the prefix the slot already holds. Fails as `step` does."""
         started = time.perf_counter()
-        try:
+        with self._computing([generation]):
             generation.cached_tokens = self._speculator.prefill(generation.sequence, progress)
-        except Aborted:
-            generation.sequence.cancel()
-        finally:
-            generation.prefill_s = time.perf_counter() - started
+        generation.prefill_s = time.perf_counter() - started
 
     def step(self, generations: Many[Generation]) -> None:
-        """One round for every generation that is not finished."""
-        try:
+        """One round for every unfinished generation. One that fails is finished by it: see `sequence.error`."""
+        with self._computing(generations):
             self._speculator.round([generation.sequence for generation in generations])
-        except Aborted:
-            for generation in generations:
-                generation.sequence.cancel()
 
     def result(self, generation: Generation) -> Result:
         """What a finished generation amounts to."""
@@ -212,9 +231,27 @@ class Engine:
             },
             model=self.describe(),
             notices=(*self.notices, *generation.notices),
+            logprobs=None
+            if sequence.top_logprobs is None
+            else tuple(spell(entry, self.vocabulary) for entry in sequence.logprobs),
         )
 
     # -- facts -----------------------------------------------------------------------------------------------------
+
+    @property
+    def loaded(self) -> Loaded:
+        """The models and their contexts, for measurements and checks; whoever uses them leaves the caches as found."""
+        return self._loaded
+
+    @property
+    def memory(self) -> MemoryPlan:
+        """What the models were estimated to take, and what was free."""
+        return self._loaded.memory
+
+    @property
+    def speculator(self) -> Speculator:
+        """Plays the rounds. Its drafters and its controller may be exchanged between two answers."""
+        return self._speculator
 
     def tokenize(self, request: Request) -> tuple[list[int], list[str]]:
         """Token ids of a request's whole prompt, and notices about how they came about."""
@@ -231,14 +268,18 @@ class Engine:
             messages.append(Message(role="user", content=request.prompt))
         else:
             messages.extend(request.prompt)
-        template = self._template()
+        if not messages:
+            return [], []
+        template = self._chat_template
+        if isinstance(template, TemplateError):
+            raise template
         text, notice = template.render(messages)
         notices = [n for n in (template.notice, notice) if n]
         return self.vocabulary.tokenize(text, parse_special=True), notices
 
     def complete(self, sampling: Sampling) -> tuple[Sampling, dict[str, str]]:
         """Fill fields that were not set from the model's recommendation; returns where each value came from."""
-        origins = {name: "request" for name in sampling.model_fields_set}
+        origins = dict.fromkeys(sampling.model_fields_set, "request")
         update: dict[str, object] = {}
         for name, (value, origin) in self._loaded.recommended.items():
             if name not in origins and name in Sampling.model_fields:
@@ -248,62 +289,98 @@ class Engine:
 
     def describe(self) -> dict[str, Any]:
         """What is loaded, for JSON."""
-        draft = self._loaded.draft
-        return {
-            "target": self._loaded.target_name,
-            "target_path": str(self._target.model.path),
-            "target_description": self._target.model.description,
-            "draft": self._loaded.draft_name,
-            "draft_path": None if draft is None else str(draft.model.path),
-            "n_ctx": self.n_ctx,
-            "pad_width": self.options.pad_width,
-        }
+        memory = self._loaded.memory.as_dict()
+        return {**self._description, "memory_estimate": memory, "numerics": self.numerics.as_dict()}
 
     # -- life ------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def using(self) -> Iterator[None]:
-        """Hold the engine for one stream; a second one is refused instead of corrupting the first."""
+        """Hold the engine for the steps of some requests, any earlier `cancel` taken back; raises as `hold`."""
+        with self.hold():
+            self._allow()
+            yield
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Hold the engine as it is: a second user is refused instead of corrupting the first.
+
+        Raises:
+            UsageError: The engine is in use, or closed.
+        """
+        self._require_open()
         if not self._lock.acquire(blocking=False):
             raise UsageError("This engine is answering already.", "Wait for the answer, or cancel it.")
         try:
-            for context in (self._loaded.target, self._loaded.draft):
-                if context is not None:
-                    context.abort(False)
             yield
         finally:
             self._lock.release()
 
+    def _require_open(self) -> None:
+        if self._closed:
+            raise UsageError("This engine is closed.", "Load it again.")
+
+    def _allow(self) -> None:
+        """Take back an earlier `cancel`."""
+        if not self._closed:
+            for context in self._loaded.contexts:
+                context.abort(False)
+
+    @contextmanager
+    def _computing(self, generations: Many[Generation]) -> Iterator[None]:
+        """Turn what stops a pass into the finish of the generations in it, and keep `close` away meanwhile."""
+        sequences = [generation.sequence for generation in generations]
+        try:
+            with self._native:
+                if self._closed:
+                    raise Aborted("The engine was closed.")
+                yield
+        except Aborted:
+            for sequence in sequences:
+                sequence.cancel()
+        except BackendError as error:
+            for sequence in sequences:
+                sequence.fail(error)
+
     def close(self) -> None:
-        """Free all memory; harmless when done twice."""
-        self._loaded.close()
+        """Free all memory, after stopping a pass that runs in another thread; harmless when done twice."""
+        self._closed = True
+        self.cancel()
+        with self._native:
+            self._loaded.close()
 
     def __enter__(self) -> Engine:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     # -- making ----------------------------------------------------------------------------------------------------
 
     def _drafters(self) -> tuple[dict[str, Drafter], str]:
         """The drafters there are, and why there is none (empty where there is one)."""
-        options, draft = self.options, self._loaded.draft
-        if options.longest_draft <= 0:
-            return {}, "the draft length is 0"
+        options, loaded = self.options, self._loaded
+        untrimmable = cannot_trim(self._target)
+        if untrimmable and options.pad_width:
+            raise UsageError(f"Passes cannot be padded: {untrimmable}.", "Leave --pad-width out.")
         if options.draft == "none":
             return {}, "no draft was asked for (--draft none)"
-        if reason := can_trim(self._target):
-            return {}, reason
+        if options.longest_draft <= 0:
+            return {}, "the draft length is 0"
+        if untrimmable:
+            loaded.drop_draft(untrimmable)
+            return {}, untrimmable
+        if loaded.draft is not None and (reason := cannot_trim(loaded.draft)):
+            self.notices.append(f"The draft model is not used: {reason}.")
+            loaded.drop_draft(reason)
         drafters: dict[str, Drafter] = {}
-        if draft is not None:
-            if reason := can_trim(draft):
-                self.notices.append(f"The draft model is not used: {reason}.")
-            else:
-                drafters["model"] = ModelDrafter(draft)
+        if loaded.draft is not None:
+            drafters["model"] = ModelDrafter(loaded.draft)
         if options.draft in ("auto", "text"):
             drafters["text"] = TextDrafter()
-        return drafters, "" if drafters else self._loaded.draft_off or "there is no draft"
+        return drafters, "" if drafters else loaded.draft_off or "there is no draft"
 
     def _controller(self, sources: list[str]) -> Controller:
         options = self.options
@@ -312,19 +389,27 @@ class Engine:
         costs = cost_profile(self._loaded, options)
         return AdaptiveController(costs, longest=options.longest_draft)
 
-    def _template(self) -> ChatTemplate:
-        if self._chat_template is None:
-            origin = self.options.chat_template
-            if origin is None:
-                source, name = self._target.model.chat_template(), self._target.model.path.name
-            else:
-                try:
-                    source, name = Path(origin).expanduser().read_text(encoding="utf-8"), origin
-                except (OSError, UnicodeError) as error:
-                    raise TemplateError(f"The chat template {origin} cannot be read: {error}.") from error
-            bos, eos = (self.vocabulary.text([i], special=True) if i >= 0 else "" for i in (self.vocabulary.bos, self.vocabulary.eos))
-            self._chat_template = ChatTemplate(source, bos, eos, name)
-        return self._chat_template
+    def _load_template(self) -> ChatTemplate | TemplateError:
+        """The chat template; one of the model's own that is broken is noticed now and refused when it is needed.
+
+        Raises:
+            TemplateError: The template that was asked for cannot be read or is broken.
+        """
+        origin, vocabulary = self.options.chat_template, self.vocabulary
+        source, name = self._target.model.chat_template(), self._target.model.path.name
+        if origin is not None:
+            try:
+                source, name = Path(origin).expanduser().read_text(encoding="utf-8"), origin
+            except (OSError, UnicodeError) as error:
+                raise TemplateError(f"The chat template {origin} cannot be read: {error}.") from error
+        bos, eos = (vocabulary.text([i], special=True) if i >= 0 else "" for i in (vocabulary.bos, vocabulary.eos))
+        try:
+            return ChatTemplate(source, bos, eos, name)
+        except TemplateError as error:
+            if origin is not None:
+                raise
+            self.notices.append(str(error))
+            return error
 
     def _speculation_state(self, generation: Generation) -> tuple[str, str]:
         given_up = "; ".join(f"{source}: {reason}" for source, reason in self._speculator.off.items())
@@ -336,45 +421,8 @@ class Engine:
         return "on", (rounds[-1].reason if rounds else "nothing was generated") + (f" ({given_up})" if given_up else "")
 
 
-class Stream:
-    """An answer on its way: iterate for pieces, then read `result`. Closing it early cancels the rest."""
-
-    def __init__(self, engine: Engine, generation: Generation, on_prefill: Progress | None) -> None:
-        self._engine = engine
-        self._generation = generation
-        self._pieces = self._play(on_prefill)
-
-    @property
-    def result(self) -> Result:
-        """The finished answer; after the last piece, or after `close`."""
-        return self._engine.result(self._generation)
-
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """What a person should know about this request."""
-        return tuple(self._generation.notices)
-
-    def close(self) -> None:
-        """Stop here. What was written stays; `result` then says "cancelled"."""
-        self._pieces.close()
-        self._generation.sequence.cancel()
-        self._generation.stream.finish()
-
-    def __iter__(self) -> Iterator[Piece]:
-        return self._pieces
-
-    def _play(self, on_prefill: Progress | None) -> Iterator[Piece]:
-        engine, generation = self._engine, self._generation
-        with engine.using():
-            if not generation.finished:
-                engine.prefill(generation, on_prefill)
-            while not generation.finished:
-                engine.step([generation])
-                if generation.sequence.error is not None:
-                    raise generation.sequence.error
-                piece = generation.piece()
-                if piece.text or piece.tokens:
-                    yield piece
-            last = generation.piece()
-            if last.text:
-                yield last
+def _draft_transform(sampling: Sampling, shared: int, ends: frozenset[int], prompt_length: int) -> Transform:
+    """The same transform over the vocabulary both models share; what lies beyond it cannot be drafted."""
+    bias = {token: value for token, value in sampling.logit_bias.items() if token < shared}
+    ends = frozenset(token for token in ends if token < shared)
+    return Transform(sampling.model_copy(update={"logit_bias": bias}), shared, ends, prompt_length)

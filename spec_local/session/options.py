@@ -27,9 +27,9 @@ class EngineOptions(BaseModel):
     chat_template: str | None = None
     """Path of a Jinja file used instead of the model's own template."""
 
-    n_ctx: int = Field(4096, ge=1)
-    """Tokens one sequence can hold."""
-    draft_n_ctx: int | None = Field(None, ge=1)
+    n_ctx: Annotated[int, Field(ge=2)] | Literal["auto"] = 4096
+    """Tokens one sequence can hold; auto is what the model was trained for, as far as memory goes."""
+    draft_n_ctx: int | None = Field(None, ge=2)
     """The same for the draft; None: as the target."""
     parallel: int = Field(1, ge=1, le=64)
     """Sequences decoded together."""
@@ -61,10 +61,16 @@ class EngineOptions(BaseModel):
     """Evaluate every target pass with this many rows; 0: as many as needed."""
 
     @property
+    def tokens(self) -> int:
+        """`n_ctx`, once it is decided."""
+        assert self.n_ctx != "auto"
+        return self.n_ctx
+
+    @property
     def longest_draft(self) -> int:
         """Most tokens one draft may have under these options."""
         longest = self.draft_max if self.draft_length == "auto" else self.draft_length
-        return min(longest, self.pad_width // self.parallel - 1) if self.pad_width else longest
+        return max(0, min(longest, self.pad_width // self.parallel - 1)) if self.pad_width else longest
 
     @property
     def max_rows(self) -> int:
@@ -87,5 +93,5 @@ def engine_options(**values: object) -> EngineOptions:
 def first_problem(error: ValidationError) -> str:
     """The first failure of a pydantic validation as one sentence."""
     problem = error.errors()[0]
-    where = ".".join(str(part) for part in problem["loc"]) or "the value"
+    where = str(problem["loc"][0]) if problem["loc"] else "the value"
     return f"{where} cannot be {problem['input']!r}: {problem['msg'][:1].lower()}{problem['msg'][1:]}."

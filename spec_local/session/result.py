@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from spec_local.llama.vocabulary import Vocabulary
+from spec_local.sampling.logprobs import TokenLogprob
 from spec_local.speculation.round import Round
 from spec_local.speculation.sequence import Finish, Limit
 from spec_local.speculation.statistics import Statistics, summarise
@@ -58,6 +60,8 @@ class Result:
     """Every sampling value with its origin: {name: {"value", "origin"}}."""
     model: dict[str, Any]
     notices: tuple[str, ...] = ()
+    logprobs: tuple[dict[str, Any], ...] | None = None
+    """One entry per token where they were asked for, as `spell` makes them."""
     statistics: Statistics = field(init=False)
     """Figures of `rounds`."""
 
@@ -67,7 +71,16 @@ class Result:
     def as_dict(self) -> dict[str, Any]:
         """The JSON object of the command line, plain types only."""
         figures = self.statistics.as_dict()
-        keep = ("sources", "rounds", "drafted", "tested", "accepted", "skipped", "acceptance_rate", "tokens_per_pass")
+        keep: tuple[str, ...] = (
+            "sources",
+            "rounds",
+            "drafted",
+            "tested",
+            "accepted",
+            "skipped",
+            "acceptance_rate",
+            "tokens_per_pass",
+        )
         keep += ("per_position", "plain_tokens_per_s_estimate", "speedup_estimate")
         return {
             "text": self.text,
@@ -99,6 +112,7 @@ class Result:
             "sampling": self.sampling,
             "model": self.model,
             "notices": list(self.notices),
+            **({} if self.logprobs is None else {"logprobs": list(self.logprobs)}),
         }
 
     def summary(self) -> str:
@@ -117,3 +131,20 @@ class Result:
         parts.append(f"prefill {self.prompt_tokens} tokens{cached} in {self.timings.prefill_s:.2f} s")
         parts.append(f"speculation {self.speculation_state}: {self.speculation_reason}")
         return "; ".join(parts)
+
+
+def spell(entry: TokenLogprob, vocabulary: Vocabulary) -> dict[str, Any]:
+    """A token's log-probabilities for JSON: {"token", "text", "logprob", "top": [{"token", "text", "logprob"}, ...]}.
+
+    Where a token's bytes are no text by themselves (a part of a character), "bytes" lists them beside the text.
+    """
+    top = [_spell(token, logprob, vocabulary) for token, logprob in entry.top]
+    return {**_spell(entry.token, entry.logprob, vocabulary), "top": top}
+
+
+def _spell(token: int, logprob: float, vocabulary: Vocabulary) -> dict[str, Any]:
+    piece = vocabulary.piece(token, special=True)
+    try:
+        return {"token": token, "text": piece.decode("utf-8"), "logprob": logprob}
+    except UnicodeDecodeError:
+        return {"token": token, "text": piece.decode("utf-8", "replace"), "bytes": list(piece), "logprob": logprob}

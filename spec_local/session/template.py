@@ -73,7 +73,7 @@ class ChatTemplate:
         """The prompt text, up to where the assistant speaks.
 
         Args:
-            messages: The conversation; a template that refuses a system message gets it merged into the first user turn.
+            messages: The conversation. A template that refuses a system message gets it in front of the first user's.
             continue_last: Leave the last (assistant) message open instead of starting a new one.
 
         Returns:
@@ -108,7 +108,15 @@ class ChatTemplate:
             )
         except _Refused:
             raise
-        except (JinjaError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
+        except (
+            JinjaError,
+            TypeError,
+            ValueError,
+            ArithmeticError,
+            LookupError,
+            AttributeError,
+            RecursionError,
+        ) as error:
             raise TemplateError(
                 f"The chat template of {self._origin} fails: {error}.",
                 "Supply another one with --chat-template FILE, or use --raw.",

@@ -10,13 +10,13 @@ class Round:
     """Draft, one target pass, acceptance: 0 ≤ accepted ≤ tested ≤ drafted and accepted ≤ emitted ≤ accepted + 1."""
 
     source: str
-    """"none", "text" or "model": whose draft was submitted ("none": plain decoding)."""
+    """"text" or "model": who drafted, even where none of it was submitted; "none": nobody, plain decoding."""
     width: int
     """Rows of this sequence in the target pass: 1 + submitted tokens (more where passes are padded)."""
     drafted: int
     """Tokens the drafter made."""
     tested: int
-    """Drafted tokens that were submitted to the target pass and lie before the end of the text."""
+    """Drafted tokens that were submitted to the target pass, without those that lie behind an end of the text."""
     accepted: int
     """Drafted tokens that were kept."""
     emitted: int

@@ -8,6 +8,7 @@ from typing import Literal
 
 from spec_local.errors import SpecLocalError
 from spec_local.sampling.acceptance import AcceptanceRule
+from spec_local.sampling.logprobs import TokenLogprob
 from spec_local.sampling.noise import Noise
 from spec_local.sampling.transform import Transform
 from spec_local.speculation.controller import Pace
@@ -40,8 +41,12 @@ class Sequence:
     """Told every emitted token but the end token, in order; True ends the stream there (a stop string is complete)."""
     speculate: bool = True
     """False: plain decoding for this stream."""
+    top_logprobs: int | None = None
+    """Keep the log-probability of every emitted token and of this many likeliest ones; None: of none."""
     pace: Pace = field(default_factory=Pace)
     rounds: list[Round] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    """One entry per emitted token where `top_logprobs` asks for it."""
     finish: Finish | None = None
     limit: Limit | None = None
     """Which limit ended it, where `finish` is "length"."""
@@ -85,6 +90,11 @@ class Sequence:
     def cancel(self) -> None:
         """End the stream here, unless it has ended already."""
         self.finish = self.finish or "cancelled"
+
+    def fail(self, error: SpecLocalError) -> None:
+        """End the stream with an error, unless it has ended already."""
+        if self.finish is None:
+            self.finish, self.error = "error", error
 
     def _check_limits(self) -> None:
         if self.max_tokens is not None and len(self.tokens) - self.prompt_length >= self.max_tokens:

@@ -13,18 +13,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence as Many
 
-from spec_local.drafting.draft import Draft, no_draft
+from spec_local.drafting.draft import NO_SOURCE, Draft, no_draft
 from spec_local.drafting.drafter import Drafter, DraftRequest
-from spec_local.drafting.model import ModelDrafter, common_prefix, recent
+from spec_local.drafting.model import ModelDrafter, recent
+from spec_local.drafting.token_cache import Progress, TokenCache
 from spec_local.errors import BackendError, CacheError, SpecLocalError
 from spec_local.language_model import Chunk, LanguageModel, Logits
+from spec_local.sampling.logprobs import token_logprob
 from spec_local.sampling.row import Row
 from spec_local.speculation.controller import Controller, Offer, Outcome, Plan, Seat
 from spec_local.speculation.round import Round
 from spec_local.speculation.sequence import Sequence
-
-Progress = Callable[[int, int], None]
-"""Called with (tokens done, tokens to do)."""
 
 
 class Speculator:
@@ -54,8 +53,7 @@ class Speculator:
         self.off: dict[str, str] = {}
         """Drafters that had to be given up, with the reason."""
         self._clock = clock
-        self._held: dict[int, list[int]] = {}
-        """Token ids in the target's cache, by slot, between requests."""
+        self._cache = TokenCache(target)
 
     # -- before the first round ------------------------------------------------------------------------------------
 
@@ -69,21 +67,13 @@ class Speculator:
             Aborted: Stopped on request; what was decoded stays and is used next time.
             BackendError: A pass failed.
         """
-        slot, wanted = sequence.slot, sequence.tokens[:-1]
-        held = self._held.setdefault(slot, [])
-        shared = common_prefix(held, wanted)
-        for drafter in self.drafters.values():
-            drafter.forget(slot, shared)
-        if shared < len(held):
-            shared = self._cut(slot, shared)
-        self._fill(slot, wanted, progress)
-        return shared
+        self._forget(sequence.slot, self._cache.shared(sequence.slot, sequence.tokens[:-1]))
+        return self._fill(sequence, progress)
 
     def release(self, slot: int) -> None:
         """Forget everything about a slot."""
+        self._forget(slot, 0)
         self._cut(slot, 0)
-        for drafter in self.drafters.values():
-            drafter.forget(slot, 0)
 
     # -- the round -------------------------------------------------------------------------------------------------
 
@@ -100,6 +90,9 @@ class Speculator:
         active = [sequence for sequence in sequences if sequence.finish is None]
         if not active:
             return []
+        for s in active:
+            if not self._cache.holds(s.slot, len(s.tokens) - 1):  # a cut or a pass failed and cost what was there
+                self._fill(s)
         started = self._clock()
 
         # Draft. Text drafts cost nothing, so they are made first and offered; a model runs only where it was chosen.
@@ -110,18 +103,17 @@ class Speculator:
 
         # Verify. One pass; row 0 of a sequence follows its last token, row i follows x_i.
         chunks = [
-            Chunk(s.slot, [s.tokens[-1], *draft.tokens], 1 + len(draft)) for s, draft in zip(active, drafts, strict=True)
+            Chunk(s.slot, [s.tokens[-1], *draft.tokens], 1 + len(draft))
+            for s, draft in zip(active, drafts, strict=True)
         ]
         before_verify = self._clock()
-        logits = self.target.decode(chunks)
+        logits = self._cache.decode(chunks)
         verify_s = self._clock() - before_verify
-        for sequence, chunk in zip(active, chunks, strict=True):
-            self._held[sequence.slot].extend(chunk.tokens)
 
         # Accept, token by token up to an end; then trim what the stream did not take.
         counts = [self._accept(s, draft, rows) for s, draft, rows in zip(active, drafts, logits, strict=True)]
-        for sequence in active:
-            self._trim(sequence)
+        for s in active:
+            self._trim(s)
 
         draft_s = text_s + model_s
         host_s = self._clock() - started - draft_s - verify_s
@@ -130,7 +122,7 @@ class Speculator:
             active, plans, drafts, made, counts, strict=True
         ):
             record = Round(
-                source=draft.source,
+                source=draft.source if drafted else NO_SOURCE,
                 width=1 + len(draft),
                 drafted=drafted,
                 tested=tested,
@@ -158,11 +150,13 @@ class Speculator:
             open_to = [(s, room, offer) for s, room, offer in zip(active, rooms, offers, strict=True) if room > 0]
             if isinstance(drafter, ModelDrafter):
                 for s, room, offer in open_to:
-                    if (tokens := min(room, drafter.room(s.tokens))) > 0:
-                        offer[source] = Offer(tokens, None, drafter.lag(s.slot, s.tokens))
+                    reach, lag = drafter.reach(s.slot, s.tokens)
+                    if reach > 0:
+                        offer[source] = Offer(min(room, reach), None, lag)
                 continue
-            requests = [self._request(s, room, lambda _: True) for s, room, _ in open_to]
-            for (_, _, offer), draft in zip(open_to, drafter.draft(requests), strict=True):
+            drafts = self._ask(source, [self._request(s, room, lambda _: True) for s, room, _ in open_to])
+            for (_, _, offer), draft in zip(open_to, drafts, strict=True):
+                assert draft.rows is None, "a plan may cut what it has seen only where it is one-hot"
                 if draft.tokens:
                     offer[source] = Offer(len(draft), draft)
         return offers, self._clock() - started
@@ -173,29 +167,33 @@ class Speculator:
         drafts: list[Draft] = []
         for plan in plans:
             offer = plan.seat.offers.get(plan.source)
-            drafts.append(offer.draft if offer and offer.draft else no_draft())
+            drafts.append(offer.draft.cut(plan.limit) if offer and offer.draft else no_draft())
         for source in {plan.source for plan in plans if plan.limit > 0}:
             chosen = [i for i, plan in enumerate(plans) if plan.source == source and not drafts[i]]
             if not chosen:
                 continue
             requests = [self._request(active[i], plans[i].limit, _more(self.controller, plans[i])) for i in chosen]
-            try:
-                for i, draft in zip(chosen, self.drafters[source].draft(requests), strict=True):
-                    drafts[i] = draft
-            except BackendError as error:
-                self.give_up(source, str(error))
+            for i, draft in zip(chosen, self._ask(source, requests), strict=True):
+                drafts[i] = draft
         made = [len(draft) for draft in drafts]
         for i, (s, plan, draft) in enumerate(zip(active, plans, drafts, strict=True)):
             known = next((j for j, token in enumerate(draft.tokens) if token >= self.target.n_vocab), len(draft))
-            drafts[i] = draft = draft.cut(min(known, plan.limit) if draft.rows is None else known)
+            drafts[i] = draft = draft.cut(known)
             if draft.tokens and (s.rule.tolerates_truncation or draft.rows is None):
-                drafts[i] = draft = draft.cut(self.controller.shorten(plan, draft))
-            if not draft.tokens:
-                drafts[i] = no_draft()
+                drafts[i] = draft.cut(self.controller.shorten(plan, draft))
         return drafts, made, self._clock() - started
 
+    def _ask(self, source: str, requests: Many[DraftRequest]) -> list[Draft]:
+        """Drafts from one drafter; empty ones, and no more of it, where it fails."""
+        try:
+            return self.drafters[source].draft(requests)
+        except BackendError as error:
+            self.give_up(source, error.message)
+            return [no_draft() for _ in requests]
+
     def _request(self, s: Sequence, limit: int, more: Callable[[list[float]], bool]) -> DraftRequest:
-        return DraftRequest(s.slot, s.tokens, limit, s.draft_transform, s.noise, s.rule, more)
+        noise = s.noise.for_round(len(s.tokens))
+        return DraftRequest(s.slot, s.tokens, limit, s.draft_transform, noise, s.rule, more)
 
     def _accept(self, s: Sequence, draft: Draft, logits: Logits) -> tuple[int, int, int]:
         """Apply the rule to float32 [1 + γ, n_vocab] logits; returns (accepted, tested, emitted)."""
@@ -207,51 +205,57 @@ class Speculator:
             return s.transform.row(logits[i], history, position + i)
 
         try:
-            verdict = s.rule.verify(draft.tokens, draft.rows, target_row, s.noise, position)
+            verdict = s.rule.verify(draft.tokens, draft.rows, target_row, s.noise.for_round(position), position)
         except SpecLocalError as error:
-            s.finish, s.error = "error", error
+            if draft.tokens and s.rule.reproducible:  # plain decoding may end before it meets the unusable row
+                return self._accept(s, draft.cut(0), logits)
+            s.fail(error)
             return 0, 0, 0
         emitted = s.emit(verdict.tokens)
-        return min(verdict.accepted, emitted), min(verdict.tested, emitted), emitted
+        if s.top_logprobs is not None:  # the row before an emitted token is the target's, whoever proposed it
+            taken = enumerate(s.tokens[position:])
+            s.logprobs.extend(token_logprob(logits[i], token, s.top_logprobs) for i, token in taken)
+        tested = min(len(draft), emitted) if s.finish else len(draft)
+        return min(verdict.accepted, emitted), tested, emitted
 
     # -- caches ----------------------------------------------------------------------------------------------------
 
+    def _fill(self, s: Sequence, progress: Progress | None = None) -> int:
+        """Bring the target's cache to `tokens[:-1]`; returns how much of it was there."""
+        wanted = s.tokens[:-1]
+        kept = self._cut(s.slot, self._cache.shared(s.slot, wanted))
+        self._cache.fill(s.slot, wanted, progress)
+        return kept
+
     def _trim(self, s: Sequence) -> None:
-        """Restore the invariant: the cache of the target holds exactly `tokens[:-1]`."""
-        length = len(s.tokens) - 1
-        if length < len(self._held[s.slot]) and self._cut(s.slot, length) < length:
-            self._fill(s.slot, s.tokens[:-1], None)
-        assert self.target.length(s.slot) == length == len(self._held[s.slot]), "cache and history differ"
+        """Cut the target's cache to `tokens[:-1]`; one that cannot be cut is read again before the next round."""
+        try:
+            self._cut(s.slot, len(s.tokens) - 1)
+        except BackendError as error:
+            s.fail(error)
 
     def _cut(self, slot: int, length: int) -> int:
-        """Cut the target's cache to `length` tokens, or to none where it cannot be cut; returns what is left."""
-        held = self._held.setdefault(slot, [])
+        """Cut the target's cache to `length` tokens, or to none where it cannot be cut; returns what is left.
+
+        Raises:
+            CacheError: It cannot even be emptied.
+        """
         try:
-            self.target.trim(slot, length)
+            self._cache.cut(slot, length)
         except CacheError as error:
-            if length == 0:
-                raise
             for source in list(self.drafters):
-                self.give_up(source, f"the target's cache cannot be cut back: {error}")
-            self.target.trim(slot, 0)
+                self.give_up(source, f"the target's cache cannot be cut back: {error.message}")
             length = 0
-        del held[length:]
+            self._cache.cut(slot, length)
         return length
 
-    def _fill(self, slot: int, tokens: Many[int], progress: Progress | None) -> None:
-        """Decode what the target's cache lacks of `tokens`, batch by batch."""
-        held = self._held[slot]
-        start = len(held)
-        while len(held) < len(tokens):
-            chunk = tokens[len(held) : len(held) + self.target.n_batch]
+    def _forget(self, slot: int, length: int) -> None:
+        """Tell all drafters that the history of `slot` is now only its first `length` tokens."""
+        for source, drafter in list(self.drafters.items()):
             try:
-                self.target.decode([Chunk(slot, chunk, 0)])
-            except Exception:
-                del held[self.target.length(slot) :]
-                raise
-            held.extend(chunk)
-            if progress is not None:
-                progress(len(held) - start, len(tokens) - start)
+                drafter.forget(slot, length)
+            except BackendError as error:
+                self.give_up(source, error.message)
 
     def give_up(self, source: str, reason: str) -> None:
         """Stop using a drafter, and remember why."""

@@ -1,4 +1,4 @@
-"""The one function that turns `Round` records into figures.
+"""The one place that turns `Round` records into figures.
 
 Rates have these meanings everywhere: acceptance = accepted / tested; tokens per pass = emitted / rounds (the target's
 own token included); rate at position i = rounds that accepted position i / rounds that tested it. Tokens that were
@@ -7,8 +7,9 @@ drafted and never submitted are counted apart (skipped). Where nothing was draft
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from typing import Any
 
 from spec_local.drafting.draft import NO_SOURCE
@@ -74,54 +75,87 @@ class Statistics(SourceStatistics):
 
 def summarise(rounds: Iterable[Round]) -> Statistics:
     """All figures of these rounds: of one answer, one sequence or a whole run."""
-    rounds = list(rounds)
-    by_source: dict[str, list[Round]] = {}
-    for r in rounds:
-        if r.source != NO_SOURCE:
-            by_source.setdefault(r.source, []).append(r)
-    sources = {source: _counts(group) for source, group in sorted(by_source.items())}
-
-    emitted = sum(r.emitted for r in rounds)
-    decode_s = sum(r.seconds for r in rounds)
-    machine_s = sum(r.seconds / r.sequences for r in rounds)
-    # A round without a draft is itself the measurement of plain decoding; the estimate stands in only for the others.
-    plain = [(r, r.seconds if r.source == NO_SOURCE else r.plain_s) for r in rounds]
-    known = [(r, r.emitted * plain_s) for r, plain_s in plain if plain_s is not None and plain_s > 0]
-    plain_s = sum(seconds for _, seconds in known)
-    known_s = sum(r.seconds for r, _ in known)
-
-    counts = _counts(rounds)
-    return Statistics(
-        **{name: getattr(counts, name) for name in SourceStatistics.__slots__},
-        sources=sources,
-        draft_s=sum(r.draft_s for r in rounds),
-        verify_s=sum(r.verify_s for r in rounds),
-        host_s=sum(r.host_s for r in rounds),
-        decode_s=decode_s,
-        machine_s=machine_s,
-        tokens_per_s=emitted / decode_s if decode_s > 0 else None,
-        throughput_tokens_per_s=emitted / machine_s if machine_s > 0 else None,
-        plain_tokens_per_s_estimate=sum(r.emitted for r, _ in known) / plain_s if plain_s > 0 else None,
-        speedup_estimate=plain_s / known_s if known_s > 0 else None,
-    )
+    tally = Tally()
+    tally.add(rounds)
+    return tally.statistics()
 
 
-def _counts(rounds: Sequence[Round]) -> SourceStatistics:
-    drafted = sum(r.drafted for r in rounds)
-    tested = sum(r.tested for r in rounds)
-    accepted = sum(r.accepted for r in rounds)
-    emitted = sum(r.emitted for r in rounds)
-    positions = max((r.tested for r in rounds), default=0)
-    reached = [sum(r.tested > i for r in rounds) for i in range(positions)]
-    kept = [sum(r.accepted > i for r in rounds) for i in range(positions)]
-    return SourceStatistics(
-        rounds=len(rounds),
-        emitted=emitted,
-        drafted=drafted,
-        tested=tested,
-        accepted=accepted,
-        skipped=drafted - tested,
-        acceptance_rate=accepted / tested if tested else None,
-        tokens_per_pass=emitted / len(rounds) if rounds else None,
-        per_position=tuple(k / n for k, n in zip(kept, reached, strict=True)),
-    )
+class Tally:
+    """Sums of rounds, for figures over more of them than should be kept."""
+
+    def __init__(self) -> None:
+        self._all = _Counts()
+        self._sources: dict[str, _Counts] = {}
+        self._draft_s = self._verify_s = self._host_s = self._decode_s = self._machine_s = 0.0
+        # Over the rounds that know what a plain round costs: their tokens, their time, and that of plain decoding.
+        self._known_emitted, self._known_s, self._plain_s = 0, 0.0, 0.0
+
+    def add(self, rounds: Iterable[Round]) -> None:
+        """Count further rounds."""
+        for r in rounds:
+            self._all.add(r)
+            if r.source != NO_SOURCE:
+                self._sources.setdefault(r.source, _Counts()).add(r)
+            self._draft_s += r.draft_s
+            self._verify_s += r.verify_s
+            self._host_s += r.host_s
+            self._decode_s += r.seconds
+            self._machine_s += r.seconds / r.sequences
+            # A round without a draft is itself the measurement of plain decoding; the others have an estimate of it.
+            plain_s = r.seconds if r.source == NO_SOURCE else r.plain_s
+            if plain_s is not None and plain_s > 0:
+                self._known_emitted += r.emitted
+                self._known_s += r.seconds
+                self._plain_s += r.emitted * plain_s
+
+    def statistics(self) -> Statistics:
+        """The figures of everything added so far."""
+        counts, emitted = self._all.statistics(), self._all.emitted
+        return Statistics(
+            **{name: getattr(counts, name) for name in SourceStatistics.__slots__},
+            sources={source: counts.statistics() for source, counts in sorted(self._sources.items())},
+            draft_s=self._draft_s,
+            verify_s=self._verify_s,
+            host_s=self._host_s,
+            decode_s=self._decode_s,
+            machine_s=self._machine_s,
+            tokens_per_s=emitted / self._decode_s if self._decode_s > 0 else None,
+            throughput_tokens_per_s=emitted / self._machine_s if self._machine_s > 0 else None,
+            plain_tokens_per_s_estimate=self._known_emitted / self._plain_s if self._plain_s > 0 else None,
+            speedup_estimate=self._plain_s / self._known_s if self._known_s > 0 else None,
+        )
+
+
+class _Counts:
+    """Tokens of the rounds of one source, or of all."""
+
+    def __init__(self) -> None:
+        self.rounds = self.emitted = self.drafted = self.tested = self.accepted = 0
+        self._ended_at: list[list[int]] = [[], []]  # rounds that tested, and that accepted, exactly i + 1 tokens
+
+    def add(self, r: Round) -> None:
+        self.rounds += 1
+        self.emitted += r.emitted
+        self.drafted += r.drafted
+        self.tested += r.tested
+        self.accepted += r.accepted
+        for ended_at, length in zip(self._ended_at, (r.tested, r.accepted), strict=True):
+            if length:
+                ended_at.extend([0] * (length - len(ended_at)))
+                ended_at[length - 1] += 1
+
+    def statistics(self) -> SourceStatistics:
+        # Rounds that got at least so far: sums from the end.
+        reached, kept = (list(accumulate(reversed(ended_at)))[::-1] for ended_at in self._ended_at)
+        kept += [0] * (len(reached) - len(kept))
+        return SourceStatistics(
+            rounds=self.rounds,
+            emitted=self.emitted,
+            drafted=self.drafted,
+            tested=self.tested,
+            accepted=self.accepted,
+            skipped=self.drafted - self.tested,
+            acceptance_rate=self.accepted / self.tested if self.tested else None,
+            tokens_per_pass=self.emitted / self.rounds if self.rounds else None,
+            per_position=tuple(k / n for k, n in zip(kept, reached, strict=True)),
+        )

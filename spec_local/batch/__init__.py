@@ -1,0 +1,1 @@
+"""Many prompts from a file, one record for each: reading, scheduling, writing and resuming. Knows no command line."""

@@ -1,0 +1,120 @@
+"""What passes cost here, and what a draft must achieve to pay for itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from spec_local.bench.traces import Costs
+from spec_local.session.costs import measure
+from spec_local.session.engine import Engine
+from spec_local.session.saved import identity, saved_path, write_saved
+from spec_local.speculation.cost import CostProfile, Curve
+
+Clock = Callable[[], float]
+_TARGET_ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
+_DRAFT_ROWS = (1, 2, 3, 4, 8, 16)
+_LONGEST = 16
+
+
+@dataclass(frozen=True, slots=True)
+class BreakEven:
+    """The least acceptance with which drafting is no loss."""
+
+    acceptance: float
+    """Chance of each drafted token, all before it accepted, at the best fixed length; 0 < it < 1."""
+    length: int
+    """That length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """Measured seconds of a pass over n rows."""
+
+    target: dict[int, float]
+    """n → seconds."""
+    draft: dict[int, float] | None
+    """None where there is no draft model."""
+
+    @property
+    def step(self) -> float | None:
+        """c: one draft step in units of a one-row target pass."""
+        return None if self.draft is None else self.draft[1] / self.target[1]
+
+    def relative(self, rows: int) -> float:
+        """v(n): seconds of `rows` rows in units of one row, between the measured points linear."""
+        return Curve(self.target).seconds(rows) / self.target[1]
+
+    def profile(self) -> CostProfile:
+        """As what a controller starts with."""
+        return CostProfile(Curve(self.target), None if self.draft is None else Curve(self.draft))
+
+    def costs(self) -> Costs:
+        """As what a replay of traces takes; without a draft model its column is not to be used."""
+        return Costs("measured", self.target, self.draft or self.target)
+
+    def break_even(self, source: str) -> BreakEven | None:
+        """For drafts from "model" or "text"; None where no acceptance suffices, or there is no such drafter.
+
+        A fixed length γ pays iff Σ_{i≤γ} α^i > γ·c + v(γ+1) − 1; drafts from the text have c = 0.
+        """
+        if source == "model" and self.step is None:
+            return None
+        step = self.step or 0.0 if source == "model" else 0.0
+        curve = Curve(self.target)
+        best: BreakEven | None = None
+        for length in range(1, _LONGEST + 1):
+            cost = length * step + curve.seconds(length + 1) / self.target[1] - 1
+            alpha = _solve(length, cost)
+            if alpha is not None and (best is None or alpha < best.acceptance - 1e-9):
+                best = BreakEven(alpha, length)
+        return best
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON: seconds by rows, v(n), c and the break-even points; what does not exist is left out."""
+        even = {source: found for source in ("model", "text") if (found := self.break_even(source)) is not None}
+        return {
+            "target_s": {str(n): s for n, s in self.target.items()},
+            "target_relative": {str(n): s / self.target[1] for n, s in self.target.items()},
+            **({} if self.draft is None else {"draft_s": {str(n): s for n, s in self.draft.items()}}),
+            **({} if self.step is None else {"draft_step": self.step}),
+            "break_even": {source: {"acceptance": e.acceptance, "length": e.length} for source, e in even.items()},
+        }
+
+
+def _solve(length: int, cost: float) -> float | None:
+    """The α in [0, 1] with Σ_{i≤length} α^i = cost; None where there is none."""
+    if cost <= 0:
+        return 0.0
+    if cost >= length:
+        return None
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if sum(middle**i for i in range(1, length + 1)) < cost else (low, middle)
+    return high
+
+
+def measure_curves(engine: Engine, repeats: int = 3, clock: Clock = time.perf_counter) -> Curves:
+    """Measure both models, the best of `repeats`. Empties slot 0.
+
+    Takes `repeats` times the passes over 1..16 rows: on a processor some twenty times the target's one-row pass.
+    """
+    loaded, options = engine.loaded, engine.options
+    engine.speculator.release(0)
+    with engine.using():
+        target = measure(loaded.target, [n for n in _TARGET_ROWS if n <= options.max_rows], repeats, clock)
+        draft = None
+        if loaded.draft is not None and "model" in engine.speculator.drafters:
+            draft = measure(loaded.draft, [n for n in _DRAFT_ROWS if n <= options.batch_size], repeats, clock)
+    return Curves(target, draft)
+
+
+def remember(engine: Engine, curves: Curves) -> None:
+    """Keep the curves as this pair's cost profile: the next engine starts from them."""
+    key = identity(engine.loaded, engine.options)
+    profile = curves.profile()
+    profile.identity = key
+    write_saved(saved_path("costs", key), profile.as_dict())

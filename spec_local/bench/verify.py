@@ -1,0 +1,229 @@
+"""Is speculation exact here, with this pair, on this machine? Four checks, and a verdict anybody can repeat.
+
+1. *Conformance*: passes padded to one width, many arms, the very same tokens.
+2. *Audit*: ordinary runs, replayed one token at a time; every disagreement must be a near-tie.
+3. *Distribution*: what is emitted above temperature 0 follows the target's own distribution.
+4. *Cache*: after an answer both caches hold exactly its tokens.
+
+Everything is seeded: two runs on one machine do the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from spec_local.bench.audit import Audit, Replay, audit, replay
+from spec_local.bench.cache_audit import CacheAudit, LiveCache, cache_audit, look
+from spec_local.bench.conformance import Arms, Conformance, Report, Setting, conformance
+from spec_local.bench.distribution import Distribution, distribution
+from spec_local.bench.findings import Problem, broke_off, culprit
+from spec_local.bench.recording import Recorder
+from spec_local.bench.rig import Rig
+from spec_local.errors import CacheError
+from spec_local.sampling import RULES
+from spec_local.sampling.params import Sampling
+from spec_local.session.engine import Engine
+from spec_local.session.generation import Request
+from spec_local.speculation.controller import Controller, FixedController
+
+PROMPTS = {
+    "code": "Write a Python function that checks whether a number is prime.",
+    "edit": (
+        "Repeat this list, and change every 3 to a 4:\n"
+        "item 1: 13 apples\nitem 2: 23 pears\nitem 3: 33 plums\nitem 4: 43 apples\n"
+    ),
+    "chat": "Describe a rainy evening in a small harbour town.",
+}
+PAD_WIDTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRun:
+    """One ordinary answer to be recorded, audited and tested."""
+
+    name: str
+    prompt: str
+    sampling: Sampling
+    controller: Controller | None
+    """None: the engine's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much to do."""
+
+    settings: tuple[Setting, ...]
+    live: tuple[LiveRun, ...]
+    resampled_tokens: int
+    pad_width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Everything that was found."""
+
+    conformance: Conformance
+    audit: Audit
+    distribution: Distribution
+    cache: CacheAudit
+    problems: tuple[Problem, ...]
+    """What is wrong, of all checks; empty where all is well."""
+    numerics: dict[str, Any]
+    model: dict[str, Any]
+    rule: str
+    quick: bool
+    seconds: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+    def as_dict(self) -> dict[str, Any]:
+        """The object of `spec-local verify --json`; plain types, numbers finite or null."""
+        kind = culprit(list(self.problems))
+        found = {
+            "passed": self.passed,
+            "kind": None if kind is None else kind.name.lower(),
+            "problems": [problem.as_dict() for problem in self.problems],
+            "acceptance_rule": self.rule,
+            "quick": self.quick,
+            "seconds": self.seconds,
+            "numerics": self.numerics,
+            "conformance": self.conformance.as_dict(),
+            "audit": self.audit.as_dict(),
+            "distribution": self.distribution.as_dict(),
+            "cache": self.cache.as_dict(),
+            "model": self.model,
+        }
+        finite: dict[str, Any] = _finite(found)
+        return finite
+
+
+def make_plan(engine: Engine, quick: bool, sampling: Sampling, pad_width: int = 0) -> Plan:
+    """What to run: minutes in full, under one with `quick`, on two cores with the default pair.
+
+    Args:
+        engine: The engine to be checked.
+        quick: Do less of everything.
+        sampling: The sampling of ordinary answers; its limits and stops are replaced.
+        pad_width: Rows of every conformance pass; 0: 8. Drafts are as long as it allows.
+    """
+    own = engine.complete(sampling)[0]
+    tokens = 16 if quick else 32
+    width = max(2, pad_width or PAD_WIDTH)
+    longest = width - 1
+
+    def limited(temperature: float, seed: int, count: int, **values: object) -> Sampling:
+        fixed = {"temperature": temperature, "seed": seed, "max_tokens": count, "min_tokens": count, "stop": ()}
+        return own.model_copy(update={**fixed, **values, "logprobs": None})
+
+    warm = own.temperature or 0.8
+    greedy_arms: Arms = (("model", longest), ("wrong", longest), ("teasing", longest))
+    sampled_arms: Arms = (("model", min(3, longest)), ("text", longest))
+    if not quick:
+        greedy_arms += (("model", 1), ("text", longest), ("wrong", 1))
+        sampled_arms += (("model", longest), ("wrong", longest), ("teasing", longest))
+    settings = [Setting(PROMPTS["code"], limited(0.0, 1, tokens), greedy_arms)]
+    if RULES[engine.options.acceptance].reproducible:
+        settings.append(Setting(PROMPTS["edit"], limited(0.8, 2, tokens), sampled_arms))
+        if not quick:
+            open_ended = limited(1.0, 3, tokens, top_k=0, top_p=1.0, min_p=0.0, typical_p=1.0)
+            settings.append(Setting(PROMPTS["chat"], open_ended, sampled_arms))
+            settings.append(Setting(PROMPTS["code"], limited(0.8, 4, tokens), sampled_arms))
+    elif not quick:
+        settings.append(Setting(PROMPTS["edit"], limited(0.0, 2, tokens), greedy_arms))
+
+    drafting = FixedController(("model", "text"), 4)
+    count = 24 if quick else 64
+    untruncated = limited(1.0, 13, count, top_k=0, top_p=1.0, min_p=0.0, typical_p=1.0)
+    live = [
+        LiveRun("as configured, T 0", PROMPTS["code"], limited(0.0, 11, count), None),
+        LiveRun(f"drafts of 4, T {warm:g}", PROMPTS["edit"], limited(warm, 12, count), drafting),
+        LiveRun("drafts of 4, T 1, untruncated", PROMPTS["chat"], untruncated, drafting),
+    ]
+    if not quick:
+        live.append(LiveRun("drafts of 4, T 0", PROMPTS["edit"], limited(0.0, 14, count), drafting))
+        live.append(LiveRun(f"as configured, T {warm:g}", PROMPTS["chat"], limited(warm, 15, count), None))
+        again = untruncated.model_copy(update={"seed": 16})
+        live.append(LiveRun("drafts of 4, T 1, untruncated, again", PROMPTS["code"], again, drafting))
+    return Plan(tuple(settings), tuple(live), 8_000 if quick else 43_000, width)
+
+
+def verify(
+    engine: Engine,
+    *,
+    quick: bool = False,
+    sampling: Sampling | None = None,
+    pad_width: int = 0,
+    plan: Plan | None = None,
+    report: Report = lambda _: None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Verification:
+    """Run all four checks.
+
+    Args:
+        engine: A loaded engine without padding; it can answer again afterwards.
+        quick: Under a minute on two cores with the default pair, instead of several.
+        sampling: How ordinary answers are drawn; None: as the model recommends.
+        pad_width: Rows of every conformance pass; 0: 8.
+        plan: What to run; None: what `make_plan` says.
+        report: Told what is being done.
+        cancelled: Asked between rounds; True stops.
+
+    Raises:
+        Aborted: `cancelled` said so.
+        SpecLocalError: A model or the backend failed.
+    """
+    started = time.perf_counter()
+    plan = plan or make_plan(engine, quick, sampling or Sampling(), pad_width)
+    items: list[Setting | LiveRun] = [*plan.settings, *plan.live]
+    prompts = {item.prompt for item in items}
+    longest = max(len(engine.tokenize(Request(prompt))[0]) for prompt in prompts)
+    room = longest + max(item.sampling.max_tokens or 0 for item in items) + 64
+    with Rig(engine, room, plan.pad_width, cancelled) as rig:
+        same = conformance(rig, plan.settings, report)
+        runs: list[tuple[Recorder, Replay, list[LiveCache]]] = []
+        failures: list[Problem] = []
+        for run in plan.live:
+            report(f"ordinary run: {run.name}")
+            try:
+                recorder = rig.play(run.prompt, run.sampling, run.controller)
+                caches = look(rig, recorder)
+            except (AssertionError, CacheError) as error:
+                failures.append(broke_off("ordinary run", run.name, error))
+                rig.start_over()
+                continue
+            report(f"replay, one token at a time: {run.name}")
+            runs.append((recorder, replay(rig, run.name, recorder), caches))
+        audited = audit([found for _, found, _ in runs])
+        held = cache_audit([(found, caches) for _, found, caches in runs])
+        report("distribution")
+        rule = RULES[engine.options.acceptance]
+        law = distribution([(r, found) for r, found, _ in runs], rule, plan.resampled_tokens, rig.check_cancelled)
+    return Verification(
+        conformance=same,
+        audit=audited,
+        distribution=law,
+        cache=held,
+        problems=(*same.problems, *audited.problems, *law.problems, *held.problems, *failures),
+        numerics=engine.numerics.as_dict(),
+        model=engine.describe(),
+        rule=rule.name,
+        quick=quick,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _finite(value: Any) -> Any:
+    """The same with numbers that JSON has no word for as None, and tuples as lists."""
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+        return None
+    return value

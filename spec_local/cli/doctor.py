@@ -1,0 +1,221 @@
+"""`spec-local doctor`: what this machine and installation can do, and what is wrong with them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from spec_local import __version__, paths
+from spec_local.cli.exit_codes import ExitCode
+from spec_local.cli.options import resolve
+from spec_local.cli.terminal import harmless, is_terminal
+from spec_local.errors import SpecLocalError
+
+EPILOG = """\
+examples:
+  spec-local doctor
+  spec-local doctor --json > report.json
+"""
+_LOW_DISK = 5e9
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """One flag."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(arguments: Any) -> int:
+    """Look at everything; exit 0, or 4 where llama.cpp cannot compute at all."""
+    report: dict[str, Any] = {"spec_local": __version__}
+    problems: list[dict[str, str]] = []
+    for name, look in _SECTIONS.items():
+        try:
+            report[name] = look(problems)
+        except SpecLocalError as error:
+            report[name] = {"error": error.message}
+            problems.append({"problem": error.message, "hint": error.hint})
+    report["problems"] = problems
+    if arguments.json:
+        json.dump(report, sys.stdout, ensure_ascii=False)
+        print()
+    else:
+        _print(report)
+    decodes = report.get("decode")
+    computes = isinstance(decodes, list) and any(entry["works"] for entry in decodes)
+    return ExitCode.OK if computes else ExitCode.BACKEND
+
+
+def _python(_problems: list[dict[str, str]]) -> dict[str, str]:
+    wanted = ("llama-cpp-python", "numpy", "pydantic", "jinja2", "huggingface_hub", "textual")
+    versions = {}
+    for package in wanted:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    here = {"version": platform.python_version(), "executable": sys.executable, "system": platform.platform()}
+    return here | versions
+
+
+def _llama(_problems: list[dict[str, str]]) -> dict[str, Any]:
+    from spec_local.llama.library import build_info, llama
+
+    library = llama()
+    return {
+        **build_info(),
+        "rpc": bool(library.llama_supports_rpc()),
+    }
+
+
+def _devices(_problems: list[dict[str, str]]) -> list[dict[str, Any]]:
+    from spec_local.llama.devices import list_devices
+
+    return [
+        {
+            "name": device.name,
+            "description": device.description,
+            "kind": device.kind,
+            "free_bytes": device.free_bytes,
+            "total_bytes": device.total_bytes,
+        }
+        for device in list_devices()
+    ]
+
+
+def _decode(problems: list[dict[str, str]]) -> list[dict[str, Any]]:
+    """A decode in a child process on the CPU and on each offload device."""
+    from spec_local.llama.devices import list_devices
+    from spec_local.llama.probe import probe
+
+    entries = []
+    for name in ("none", *(device.name for device in list_devices() if device.kind not in ("cpu", "accelerator"))):
+        answer = probe((name,), fresh=True)
+        entries.append(
+            {"device": "CPU" if name == "none" else name, "works": answer.works, "repack": answer.repack}
+            | ({"problem": answer.problem} if answer.problem else {})
+        )
+        if answer.problem:
+            hint = (
+                "spec-local goes round it by not repacking weights."
+                if answer.works
+                else (f"Leave the device out with --device, or rebuild: python3 scripts/bootstrap.py (device {name}).")
+            )
+            problems.append({"problem": f"On {entries[-1]['device']}, {answer.problem}", "hint": hint})
+    return entries
+
+
+def _memory(_problems: list[dict[str, str]]) -> dict[str, int]:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    return {
+        "total_bytes": memory.total,
+        "available_bytes": memory.available,
+        "physical_cores": psutil.cpu_count(logical=False) or 0,
+        "logical_cores": os.cpu_count() or 0,
+    }
+
+
+def _folders(problems: list[dict[str, str]]) -> dict[str, Any]:
+    """The program's folders, with what they hold and the room that is left."""
+    found: dict[str, Any] = {}
+    folders = {"models": paths.models_folder(), "cache": paths.cache_folder(), "config": paths.config_folder()}
+    folders |= {"data": paths.data_folder(), "state": paths.state_folder()}
+    for name, folder in folders.items():
+        there = folder
+        while not there.exists():
+            there = there.parent
+        free = shutil.disk_usage(there).free
+        found[name] = {"path": str(folder), "bytes": _size(folder), "free_bytes": free}
+        if not os.access(there, os.W_OK):
+            problems.append(
+                {"problem": f"{there} cannot be written.", "hint": "Set SPEC_LOCAL_HOME to another folder."}
+            )
+        if name == "models" and free < _LOW_DISK:
+            problems.append({"problem": f"Only {free / 1e9:.1f} GB are free for models in {folder}.", "hint": ""})
+    return found
+
+
+def _settings(_problems: list[dict[str, str]]) -> dict[str, Any]:
+    found = resolve({})
+    return {
+        "file": str(paths.config_file()),
+        "exists": paths.config_file().exists(),
+        "set": {name: {"value": setting.value, "origin": setting.origin} for name, setting in found.items()},
+    }
+
+
+def _terminal(_problems: list[dict[str, str]]) -> dict[str, Any]:
+    size = shutil.get_terminal_size()
+    return {
+        "is_terminal": is_terminal(sys.stdout),
+        "columns": size.columns,
+        "lines": size.lines,
+        "term": os.environ.get("TERM", ""),
+        "colours": "true colour" if os.environ.get("COLORTERM") in ("truecolor", "24bit") else "256 or fewer",
+        "encoding": sys.stdout.encoding or "",
+    }
+
+
+_SECTIONS: dict[str, Callable[[list[dict[str, str]]], Any]] = {
+    "python": _python,
+    "llama": _llama,
+    "devices": _devices,
+    "decode": _decode,
+    "memory": _memory,
+    "folders": _folders,
+    "settings": _settings,
+    "terminal": _terminal,
+}
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) if folder.exists() else 0
+
+
+def _print(report: dict[str, Any]) -> None:
+    """The report for a person, problems last."""
+
+    def line(label: str, text: str) -> None:
+        print(f"{label:<10}{harmless(text)}")
+
+    python, llama, memory = report["python"], report["llama"], report["memory"]
+    line("spec-local", f" {report['spec_local']}, Python {python['version']} on {python['system']}")
+    if "error" not in llama:
+        line("llama.cpp", f"{llama['llama_cpp']} (llama-cpp-python {llama['llama_cpp_python']}); {llama['features']}")
+        offload = [device["name"] for device in report["devices"] if device["kind"] not in ("cpu", "accelerator")]
+        line("", f"offload devices: {', '.join(offload) or 'none'}; RPC {'yes' if llama['rpc'] else 'no'}")
+    for device in report["devices"] if isinstance(report["devices"], list) else []:
+        free, total = device["free_bytes"] / 1e9, device["total_bytes"] / 1e9
+        line("device", f"{device['name']}: {device['description']}, {free:.1f} of {total:.1f} GB free")
+    for entry in report["decode"] if isinstance(report["decode"], list) else []:
+        how = "decodes" if entry["works"] else "FAILS"
+        line("decode", f"{entry['device']}: {how}{'' if entry['repack'] else ' (weights not repacked)'}")
+    line(
+        "memory",
+        f"{memory['available_bytes'] / 1e9:.1f} of {memory['total_bytes'] / 1e9:.1f} GB available, "
+        f"{memory['physical_cores']} cores",
+    )
+    for name, folder in report["folders"].items():
+        line(name, f"{folder['path']} ({folder['bytes'] / 1e6:.0f} MB, {folder['free_bytes'] / 1e9:.0f} GB free)")
+    settings = report["settings"]
+    line("settings", f"{settings['file']}{'' if settings['exists'] else ' (not there)'}")
+    for name, setting in settings.get("set", {}).items():
+        line("", f"{name} = {setting['value']}  from {setting['origin']}")
+    terminal = report["terminal"]
+    line("terminal", f"{terminal['columns']}×{terminal['lines']}, {terminal['colours']}, {terminal['encoding']}")
+    print()
+    for problem in report["problems"]:
+        print(harmless(f"PROBLEM  {problem['problem']}"))
+        if problem["hint"]:
+            print(harmless(f"         {problem['hint']}"))
+    if not report["problems"]:
+        print("No problems found.")

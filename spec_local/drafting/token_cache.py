@@ -1,0 +1,100 @@
+"""`TokenCache`: a language model whose caches are known token by token.
+
+The model says how many tokens a slot holds; this remembers which. The target and the draft model each sit behind one,
+so there is a single place where caches are compared, cut, filled and, after a failure, believed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from spec_local.errors import CacheError
+from spec_local.language_model import Chunk, LanguageModel, Logits
+
+Progress = Callable[[int, int], None]
+"""Called with (tokens done, tokens to do)."""
+
+
+class TokenCache:
+    """The caches of one model, by slot.
+
+    The model's own length is the truth: where it differs from what is remembered (a pass failed, an interrupt came
+    between the pass and its booking), the shorter of both counts and the rest is cut.
+    """
+
+    def __init__(self, model: LanguageModel) -> None:
+        self.model = model
+        self._held: dict[int, list[int]] = {}
+
+    def tokens(self, slot: int) -> Sequence[int]:
+        """The ids in the cache of `slot`, to be read only."""
+        return self._held.setdefault(slot, [])
+
+    def holds(self, slot: int, length: int) -> bool:
+        """Whether `slot` holds exactly `length` tokens, in truth and in memory."""
+        return len(self.tokens(slot)) == length == self.model.length(slot)
+
+    def shared(self, slot: int, tokens: Sequence[int], known: int = 0) -> int:
+        """Tokens at the start of `tokens` that the cache of `slot` holds; the first `known` are not compared again."""
+        return min(common_prefix(self.tokens(slot), tokens, known), self.model.length(slot))
+
+    def cut(self, slot: int, length: int) -> None:
+        """Keep only the first `length` tokens of `slot`, of those it holds.
+
+        Raises:
+            CacheError: The cache cannot be cut there. It was emptied instead, unless even that failed.
+        """
+        held = self._held.setdefault(slot, [])
+        if self.model.length(slot) > length:
+            try:
+                self.model.trim(slot, length)
+                if (left := self.model.length(slot)) != length:
+                    raise CacheError(f"A cache cut to {length} tokens still holds {left}.")
+            except CacheError:
+                held.clear()
+                if length:
+                    self.model.trim(slot, 0)
+                raise
+        del held[length:]
+
+    def fill(self, slot: int, tokens: Sequence[int], progress: Progress | None = None) -> None:
+        """Decode what `slot`, which holds a prefix of `tokens`, lacks of them, batch by batch.
+
+        Raises:
+            Aborted: Stopped on request; what was decoded stays.
+            BackendError: A pass failed; what was decoded before it stays.
+        """
+        start = done = len(self.tokens(slot))
+        while done < len(tokens):
+            chunk = tokens[done : done + self.model.n_batch]
+            self.decode([Chunk(slot, chunk, 0)])
+            done += len(chunk)
+            if progress is not None:
+                progress(done - start, len(tokens) - start)
+
+    def decode(self, chunks: Sequence[Chunk]) -> list[Logits]:
+        """`LanguageModel.decode`, booked."""
+        for chunk in chunks:
+            assert self.holds(chunk.seq, len(self.tokens(chunk.seq))), "the cache holds unknown tokens: cut it first"
+        try:
+            rows = self.model.decode(chunks)
+        except BaseException:
+            for chunk in chunks:  # a failed pass may have cost more than itself
+                del self._held[chunk.seq][self.model.length(chunk.seq) :]
+            raise
+        for chunk in chunks:
+            self._held[chunk.seq].extend(chunk.tokens)
+        return rows
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int], known: int = 0) -> int:
+    """Length of the longest common prefix of two token lists, the first `known` of which are equal."""
+    short = min(len(a), len(b))
+    low = min(known, short)
+    if a[low:short] == b[low:short]:
+        return short
+    high = short  # invariant: the first `low` agree, the first `high` do not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if a[low:middle] == b[low:middle] else (low, middle)
+    return low

@@ -1,0 +1,130 @@
+"""How far speculation's numbers are from plain decoding's on this machine: bit-identical, or within ε.
+
+A pass over one row and a pass over many go through different kernels, so the same tokens may get logits that differ in
+their last bits, and a near-tie can fall the other way. What is promised is exactness *given the logits that were
+computed*; this probe says how much that is here. It is made once per machine, build and pair of files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from spec_local.language_model import Chunk
+from spec_local.llama.context import Context
+from spec_local.session.loading import Loaded
+from spec_local.session.options import EngineOptions
+from spec_local.session.saved import identity, read_saved, saved_path, write_saved
+
+_TEXTS = (
+    "def is_prime(n):\n    if n < 2:\n        return False\n",
+    "The sea was calm, and nobody on the boat had slept that night.",
+    '{"name": "Ada", "born": 1815, "likes": ["engines", "numbers"]}',
+)
+_TOKENS = 8
+"""Tokens of each text that are evaluated, and the widest pass that is compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numerics:
+    """What the start-up probe found."""
+
+    tier: Literal["bitwise", "tolerance"]
+    """bitwise: passes of every width in use gave the same bits; tolerance: they differed by up to `epsilon`."""
+    epsilon: float
+    """Largest difference of one logit between one-by-one and wider passes; 0.0 where bitwise."""
+    flips: int
+    """Positions whose likeliest token differed."""
+    positions: int
+    """Positions compared, over all widths."""
+    widths: tuple[int, ...]
+    """Rows of the passes compared with one-row passes; empty where only one-row passes are in use."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return {**asdict(self), "widths": list(self.widths)}
+
+    def sentence(self) -> str:
+        """For a person."""
+        if self.tier == "bitwise":
+            if not self.widths:
+                return "bitwise: every pass has the same width"
+            return f"bitwise: passes of {_list(self.widths)} rows gave the same bits as one-row passes"
+        flips = f"{self.flips} of {self.positions}" if self.flips else f"none of {self.positions}"
+        return (
+            f"tolerance {self.epsilon:.2g}: logits differ by up to that between one-row passes and passes of "
+            f"{_list(self.widths)} rows; {flips} arg-max decisions changed"
+        )
+
+
+def numerics(loaded: Loaded, options: EngineOptions, longest_draft: int) -> Numerics:
+    """The saved finding for these models on this machine, or a fresh probe, which is saved.
+
+    Args:
+        loaded: The models.
+        options: How they were loaded.
+        longest_draft: Most tokens in one draft; 0 where there is no drafter.
+    """
+    widths = widths_in_use(longest_draft, options)
+    if not widths:
+        return Numerics("bitwise", 0.0, 0, 0, ())
+    key = {**identity(loaded, options), "widths": " ".join(map(str, widths))}
+    path = saved_path("numerics", key)
+    saved = read_saved(path, key)
+    if saved is not None:
+        try:
+            return Numerics(**{**saved["numerics"], "widths": tuple(saved["numerics"]["widths"])})
+        except (KeyError, TypeError):
+            pass
+    found = probe(loaded.target, widths)
+    write_saved(path, {"identity": key, "numerics": found.as_dict()})
+    return found
+
+
+def widths_in_use(longest_draft: int, options: EngineOptions) -> tuple[int, ...]:
+    """Widths of target passes, other than one row, worth comparing under these options; none where all are padded."""
+    if options.pad_width:
+        return ()
+    widest = min(longest_draft + 1, _TOKENS)
+    return tuple(sorted({min(n, widest) for n in (2, 4, widest)} - {1})) if widest > 1 else ()
+
+
+def probe(context: Context, widths: Sequence[int]) -> Numerics:
+    """Evaluate three short texts one token at a time and in passes of each width. Leaves slot 0 empty.
+
+    About `3·(8·V(1) + Σ_w ⌈8/w⌉·V(w))` seconds, V(n) being a pass of n rows.
+    """
+    epsilon, flips, positions = 0.0, 0, 0
+    room = min(_TOKENS, context.n_ctx - 1)
+    for text in _TEXTS:
+        tokens = context.model.vocabulary.tokenize(text)[:room]
+        single = evaluate(context, tokens, 1)
+        for width in widths:
+            wide = evaluate(context, tokens, width)
+            epsilon = max(epsilon, float(np.abs(wide - single).max()))
+            flips += int((wide.argmax(axis=1) != single.argmax(axis=1)).sum())
+            positions += len(tokens)
+    return Numerics("bitwise" if epsilon == 0.0 else "tolerance", epsilon, flips, positions, tuple(widths))
+
+
+def evaluate(context: Context, tokens: Sequence[int], width: int) -> npt.NDArray[np.float32]:
+    """Logits after each token, from an empty cache in passes of `width` rows. Leaves slot 0 empty.
+
+    Returns:
+        float32 [len(tokens), n_vocab], a copy.
+    """
+    context.trim(0, 0)
+    rows = []
+    for start in range(0, len(tokens), width):
+        chunk = tokens[start : start + width]
+        rows.append(context.decode([Chunk(0, chunk, len(chunk))])[0].copy())
+    context.trim(0, 0)
+    return np.concatenate(rows)
+
+
+def _list(widths: Sequence[int]) -> str:
+    return " and ".join(filter(None, [", ".join(map(str, widths[:-1])), str(widths[-1])]))

@@ -1,0 +1,151 @@
+"""`spec-local bench`: flags, output, Ctrl-C. The engine is a toy."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from timed_engine import TimedEngine
+
+from spec_local.cli.exit_codes import ExitCode
+from spec_local.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPEC_LOCAL_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> str:
+    path = tmp_path / "mine.txt"
+    path.write_text("abcabcabc\nsomething else\n", encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> list[TimedEngine]:
+    """Engines that were "loaded". Each has no draft model, so nothing asks for a second native context."""
+    made: list[TimedEngine] = []
+
+    def load(settings: Any, cancelled: Callable[[], bool]) -> TimedEngine:
+        made.append(TimedEngine(("text",)))
+        assert settings["draft_length"].value == "auto"
+        return made[-1]
+
+    monkeypatch.setattr("spec_local.cli.loading.load_engine", load)
+    return made
+
+
+def test_a_report_for_people(engines: list[TimedEngine], prompts: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["bench", "--prompts", prompts, "--max-tokens", "12", "--repeats", "1"]) == ExitCode.OK
+    out, err = capsys.readouterr()
+    assert out.startswith("toy\n")
+    assert "mine.txt" in out and "Temperature 0.8" in out and "Verdict" in out
+    assert "2 prompts × 5 arms × 2 temperatures × 1 repeat of 12 tokens" in err
+    assert engines[0].closed
+
+
+def test_json_and_page(engines: list[TimedEngine], prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    page = tmp_path / "report.html"
+    flags = ["--max-tokens", "12", "--repeats", "1", "--temperature", "0.5", "--draft-length", "3"]
+    assert main(["bench", "--prompts", prompts, "--json", "--html", str(page), *flags]) == ExitCode.OK
+    out, err = capsys.readouterr()
+    data = json.loads(out)
+    assert data["settings"]["temperatures"] == [0.5]
+    assert [arm["name"] for arm in data["arms"]] == ["plain", "fixed-3", "auto"]
+    assert data["arms"][0]["temperatures"][0]["statistics"]["emitted"] == 24
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert f"The report is in {page}." in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--stop", "x"], "--stop has no place in a measurement"),
+        (["--min-tokens", "3"], "--min-tokens has no place"),
+        (["--workload", "poems"], "no workload 'poems'"),
+        (["--repeats", "0"], "--repeats cannot be '0'"),
+        (["--minutes", "soon"], "--minutes cannot be 'soon'"),
+        (["--per-workload", "-1"], "--per-workload cannot be '-1'"),
+        (["--max-tokens", "1"], "fewer than 2 tokens"),
+        (["--temperature", "-1"], "temperature cannot be -1"),
+        (["--prompts", "/no/such/file"], "/no/such/file cannot be read"),
+        (["--html", "/no/such/folder/report.html"], "cannot be written"),
+    ],
+)
+def test_what_cannot_be_measured_is_said_before_a_model_is_loaded(
+    flags: list[str], words: str, engines: list[TimedEngine], capsys: pytest.CaptureFixture[str]
+):
+    assert main(["bench", *flags]) == ExitCode.USAGE
+    assert words in capsys.readouterr().err
+    assert engines == []
+
+
+def test_prompts_and_workloads_exclude_each_other(
+    engines: list[TimedEngine], prompts: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["bench", "--prompts", prompts, "--workload", "chat"]) == ExitCode.USAGE
+    assert "exclude each other" in capsys.readouterr().err
+
+
+class _Slow(TimedEngine):
+    """Takes real time too, so that a signal finds it at work."""
+
+    def step(self, generations: Any) -> None:
+        time.sleep(0.002)
+        super().step(generations)
+
+
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[_Slow]]:
+    made: list[_Slow] = []
+
+    def load(settings: Any, cancelled: Callable[[], bool]) -> _Slow:
+        made.append(_Slow(("text",)))
+        return made[-1]
+
+    monkeypatch.setattr("spec_local.cli.loading.load_engine", load)
+    timer = threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    yield made
+    timer.cancel()
+
+
+def test_ctrl_c_prints_what_was_measured_so_far(
+    interrupted: list[_Slow], prompts: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["bench", "--prompts", prompts, "--repeats", "1000", "--json"]) == ExitCode.INTERRUPTED
+    data = json.loads(capsys.readouterr().out)
+    assert data["complete"] is False
+    assert data["arms"][0]["temperatures"][0]["tokens_per_s"]["median"] == pytest.approx(10.0)
+    assert interrupted[0].closed
+
+
+def test_a_failure_in_the_middle_keeps_what_was_measured(
+    engines: list[TimedEngine], prompts: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    from spec_local.errors import BackendError
+
+    steps = TimedEngine.step
+    count = 0
+
+    def fails_late(self: TimedEngine, generations: Any) -> None:
+        nonlocal count
+        count += 1
+        steps(self, generations)
+        if count > 300:
+            generations[0].sequence.fail(BackendError("The device was lost."))
+
+    monkeypatch.setattr(TimedEngine, "step", fails_late)
+    assert main(["bench", "--prompts", prompts, "--repeats", "3"]) == ExitCode.BACKEND
+    out, err = capsys.readouterr()
+    assert "Stopped before its end" in out and "Verdict" in out
+    assert "The device was lost." in err

@@ -1,0 +1,105 @@
+"""Memory estimates: arithmetic that can be done by hand, and what llama.cpp itself reported for real files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from spec_local.models_manifest.estimate import (
+    compute_bytes,
+    estimate_memory,
+    kv_bytes,
+    largest_context,
+    recurrent_bytes,
+    split_weights,
+)
+from spec_local.models_manifest.gguf_header import Header, read_header
+
+from spec_local.errors import UsageError
+
+
+@pytest.fixture
+def header(tmp_path: Path, write_model: Callable[..., Path]) -> Header:
+    """Two layers, two key/value heads of eight elements."""
+    return read_header(write_model(tmp_path / "m.gguf"))
+
+
+def test_keys_and_values(header: Header) -> None:
+    per_token = 2 * (16 + 16)
+    assert kv_bytes(header, 256) == 256 * per_token * 2
+    assert kv_bytes(header, 257) == 512 * per_token * 2, "cells come in steps of 256"
+    assert kv_bytes(header, 256, n_seq=3) == 3 * 256 * per_token * 2
+    assert kv_bytes(header, 256, "f32", "f32") == 256 * per_token * 4
+    assert kv_bytes(header, 256, "q8_0", "f16") == 256 * 2 * (34 + 32)
+    with pytest.raises(UsageError, match="'q3_k' is no cache type"):
+        kv_bytes(header, 256, "q3_k")
+
+
+def test_sliding_windows_save_memory_only_when_they_may(header: Header) -> None:
+    layers = replace(header.layers, sliding=(True, False), sliding_window=100)
+    sliding = replace(header, layers=layers)
+    assert kv_bytes(sliding, 4096) == kv_bytes(header, 4096)
+    small = kv_bytes(sliding, 4096, swa_full=False, n_ubatch=128)
+    assert small == (256 + 4096) * (16 + 16) * 2
+
+
+def test_recurrent_states(header: Header) -> None:
+    assert recurrent_bytes(header) == 0
+    state = replace(header, layers=replace(header.layers, recurrent=(True, True), state_width=10))
+    assert recurrent_bytes(state, n_seq=2, snapshots=3) == 2 * 10 * 4 * 2 * 4
+
+
+def test_the_compute_buffer_grows_with_what_fills_it(header: Header) -> None:
+    assert compute_bytes(header, 256, rows=9) - compute_bytes(header, 256, rows=1) == 8 * 8 * 4
+    assert compute_bytes(header, 1 << 16, flash_attention=False) > compute_bytes(header, 1 << 16)
+    assert compute_bytes(header, 256, n_ubatch=64) < compute_bytes(header, 256, n_ubatch=512)
+
+
+def test_the_largest_context_is_the_last_that_fits(header: Header) -> None:
+    budget = estimate_memory(header, 2048).total + 1000
+    found = largest_context(header, budget, most=100_000)
+    assert estimate_memory(header, found).total <= budget < estimate_memory(header, found + 256).total
+    assert largest_context(header, 10) == 0
+    assert largest_context(header, 1 << 40) == 512, "never more than the model was trained for"
+
+
+def test_offloaded_layers_are_the_last_ones(header: Header) -> None:
+    embedding, layer = 32 * 8 * 4, 32 * 16 * 4
+    assert split_weights(header, 0).host == header.tensor_bytes
+    assert split_weights(header, 1) == type(split_weights(header, 1))(host=embedding + layer, device=layer)
+    everything = split_weights(header, 99)
+    assert everything.host == embedding
+    assert everything.device == 2 * layer + embedding, "tied output: the device gets a copy"
+
+
+# What llama.cpp printed for these files: (n_ctx, flash attention, n_ubatch, swa_full, cache type) → MiB of KV, compute.
+REPORTED = {
+    "smollm2-135m-instruct": {
+        (8192, True, 512, True, "f16"): (180.0, 98.25),
+        (8192, False, 512, True, "f16"): (180.0, 166.38),
+        (8192, True, 512, True, "q8_0"): (95.625, 99.38),
+        (2048, True, 128, True, "f16"): (45.0, 25.63),
+    },
+    "gemma-3-270m": {
+        (8192, True, 512, True, "f16"): (144.0, 514.5),
+        (8192, True, 512, False, "f16"): (39.0, 514.5),
+        (2048, True, 128, True, "f16"): (36.0, 128.63),
+    },
+    "qwen2.5-coder-0.5b-instruct": {(8192, True, 512, True, "f16"): (96.0, 300.25)},
+    "qwen2.5-coder-1.5b-instruct": {
+        (8192, True, 512, True, "f16"): (224.0, 302.75),
+        (8192, False, 512, True, "f16"): (224.0, 305.75),
+        (8192, True, 512, True, "q8_0"): (119.0, 305.75),
+    },
+}
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("name", REPORTED)
+def test_agrees_with_what_llama_cpp_reports(name: str, real_header: Callable[[str], Header]) -> None:
+    header = real_header(name)
+    for (n_ctx, flash, n_ubatch, swa_full, kind), (kv, compute) in REPORTED[name].items():
+        assert kv_bytes(header, n_ctx, kind, kind, swa_full=swa_full, n_ubatch=n_ubatch) == kv * 2**20
+        assert compute_bytes(header, n_ctx, n_ubatch, flash, rows=0) == pytest.approx(compute * 2**20, rel=0.05)

@@ -1,0 +1,45 @@
+"""`import spec_local` and `spec-local --help` are cheap: they load neither llama.cpp nor Textual."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import measure_startup
+
+LIMIT_S = 1.0
+"""The product's limit is 0.3 s on a quiet machine (scripts/measure_startup.py); a test machine may be busy."""
+
+
+def test_import_loads_nothing_heavy():
+    assert measure_startup.loaded("import spec_local") == []
+
+
+def test_the_probe_sees_what_is_loaded():
+    assert measure_startup.loaded("import spec_local, numpy") == ["numpy"]
+
+
+def test_help_loads_neither_llama_nor_textual():
+    assert {"llama_cpp", "textual"} & set(measure_startup.loaded(measure_startup.HELP)) == set()
+
+
+def test_help_of_each_command_loads_neither_llama_nor_textual():
+    from spec_local.cli.main import COMMANDS
+
+    for command in COMMANDS:
+        code = measure_startup.HELP.replace("['--help']", f"[{command!r}, '--help']")
+        assert {"llama_cpp", "textual"} & set(measure_startup.loaded(code)) == set(), command
+
+
+def test_help_is_quick():
+    program = Path(sys.executable).with_name("spec-local")
+    seconds = measure_startup.best_of(3, [str(program), "--help"])
+    assert seconds < LIMIT_S, f"spec-local --help took {seconds:.3f} s at best"
+
+
+def test_help_goes_to_standard_output_and_names_the_commands():
+    program = Path(sys.executable).with_name("spec-local")
+    done = subprocess.run([str(program), "--help"], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert "generate" in done.stdout

@@ -1,0 +1,143 @@
+"""An engine for measurements: real rounds over toy models whose passes take a known time on a clock that is moved by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence as Many
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from toy_model import Table, ToyModel
+
+from spec_local.drafting.drafter import Drafter
+from spec_local.drafting.model import ModelDrafter
+from spec_local.drafting.text import TextDrafter
+from spec_local.errors import Aborted, BackendError
+from spec_local.language_model import Chunk, Logits
+from spec_local.sampling import RULES, Noise, Transform
+from spec_local.session.generation import Generation, Request
+from spec_local.session.options import EngineOptions
+from spec_local.session.text_stream import TextStream
+from spec_local.speculation.controller import FixedController
+from spec_local.speculation.cost import Curve
+from spec_local.speculation.sequence import Sequence
+from spec_local.speculation.speculator import Speculator
+
+N_VOCAB = 24
+END = 0
+TARGET_S = {1: 0.100, 2: 0.110, 4: 0.130, 8: 0.170, 16: 0.250}
+DRAFT_S = {1: 0.010, 16: 0.040}
+
+
+class Clock:
+    """Seconds that pass only where something takes them."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class TimedModel(ToyModel):
+    """A toy model whose pass over n tokens takes `curve` seconds."""
+
+    def __init__(self, table: Table, clock: Clock, seconds: Mapping[int, float], max_rows: int) -> None:
+        super().__init__(table, table.n_vocab, n_ctx=512, n_batch=64)
+        self.options = SimpleNamespace(max_rows=max_rows)
+        self.curve = Curve(seconds)
+        self._clock = clock
+
+    def decode(self, chunks: Many[Chunk]) -> list[Logits]:
+        self._clock.now += self.curve.seconds(sum(len(chunk.tokens) for chunk in chunks))
+        return super().decode(chunks)
+
+
+class TimedEngine:
+    """What a measurement uses of the real engine.
+
+    Args:
+        sources: Drafters there are.
+        rule: Acceptance rule.
+        noise: How far the draft's logits are from the target's: 0.0 always agrees.
+        target_s: Seconds of a target pass by rows.
+        draft_s: Seconds of a draft pass by rows.
+    """
+
+    def __init__(
+        self,
+        sources: Many[str] = ("model", "text"),
+        rule: str = "coupled",
+        noise: float = 0.4,
+        target_s: Mapping[int, float] = TARGET_S,
+        draft_s: Mapping[int, float] = DRAFT_S,
+    ) -> None:
+        self.clock = Clock()
+        self.options = EngineOptions(acceptance=rule, threads=1)  # type: ignore[arg-type]
+        self.n_ctx = 512
+        self.notices: list[str] = []
+        self.cancelled = False
+        self.closed = False
+        table = Table(N_VOCAB, seed=1, scale=2.0)
+        draft_table = Table(N_VOCAB, seed=2, scale=noise, near=table)
+        target = TimedModel(table, self.clock, target_s, self.options.max_rows)
+        self.draft_table = draft_table
+        draft = TimedModel(draft_table, self.clock, draft_s, 1) if "model" in sources else None
+        self.loaded = SimpleNamespace(target=target, draft=draft)
+        drafters: dict[str, Drafter] = {} if draft is None else {"model": ModelDrafter(draft)}
+        if "text" in sources:
+            drafters["text"] = TextDrafter()
+        self.speculator = Speculator(target, drafters, FixedController((), 0), clock=self.clock)
+
+    def tokenize(self, request: Request) -> tuple[list[int], list[str]]:
+        assert isinstance(request.prompt, str)
+        return [ord(c) % (N_VOCAB - 1) + 1 for c in f"{request.system or ''}{request.prompt}"], []
+
+    def prepare(self, request: Request, slot: int = 0) -> Generation:
+        tokens, _ = self.tokenize(request)
+        sampling = request.sampling
+        stream = TextStream(lambda token: bytes([96 + token]), sampling.stop)
+        transform = Transform(sampling, N_VOCAB, frozenset({END}), len(tokens))
+        sequence = Sequence(
+            slot=slot,
+            tokens=tokens,
+            transform=transform,
+            draft_transform=transform,
+            noise=Noise(sampling.seed or 0),
+            rule=RULES[self.options.acceptance],
+            n_ctx=self.n_ctx,
+            max_tokens=sampling.max_tokens,
+            end_ids=frozenset({END}),
+            on_token=stream.push,
+            pace=self.speculator.controller.enter(),
+        )
+        return Generation(request, sequence, stream, 0, {})
+
+    def prefill(self, generation: Generation) -> None:
+        generation.cached_tokens = self.speculator.prefill(generation.sequence)
+
+    def step(self, generations: Many[Generation]) -> None:
+        sequences = [generation.sequence for generation in generations]
+        try:
+            if self.cancelled:
+                raise Aborted("stopped")
+            self.speculator.round(sequences)
+        except Aborted:
+            for sequence in sequences:
+                sequence.cancel()
+        except BackendError as error:
+            for sequence in sequences:
+                sequence.fail(error)
+
+    @contextmanager
+    def using(self) -> Iterator[None]:
+        yield
+
+    def describe(self) -> dict[str, Any]:
+        return {"target": "toy", "draft": "toy-draft" if self.loaded.draft else None}
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def close(self) -> None:
+        self.closed = True

@@ -1,0 +1,159 @@
+"""Runs of the real round on toy models, with the engine's invariants checked after every round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence as Many
+from typing import Any
+
+from toy_model import Table, ToyModel
+
+from spec_local.drafting.drafter import Drafter
+from spec_local.drafting.model import ModelDrafter
+from spec_local.drafting.text import TextDrafter
+from spec_local.sampling import RULES, Noise, Sampling, Transform
+from spec_local.speculation.controller import Controller, FixedController
+from spec_local.speculation.round import Round
+from spec_local.speculation.sequence import Sequence
+from spec_local.speculation.speculator import Speculator
+
+VOCABULARY = 23
+PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
+GREEDY = {"temperature": 0.0}
+WARM = {"temperature": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+LIMIT = 32
+
+TARGET = Table(VOCABULARY, seed=1, scale=2.0)
+DRAFT = Table(VOCABULARY, seed=2, scale=0.7, near=TARGET)
+"""Agrees with the target about three times in four."""
+
+
+def target_model(**options: Any) -> ToyModel:
+    return ToyModel(TARGET, VOCABULARY, **options)
+
+
+def draft_model(table: Table = DRAFT, **options: Any) -> ToyModel:
+    return ToyModel(table, table.n_vocab, **options)
+
+
+def make_sequence(
+    settings: Mapping[str, Any] = GREEDY,
+    *,
+    seed: int = 0,
+    prompt: Many[int] = PROMPT,
+    slot: int = 0,
+    n_ctx: int = 512,
+    max_tokens: int | None = LIMIT,
+    ends: Many[int] = (),
+    rule: str = "coupled",
+    speculate: bool = True,
+    on_token: Callable[[int], bool] | None = None,
+    draft_vocab: int = VOCABULARY,
+) -> Sequence:
+    """A sequence as the engine makes it, over the toys' vocabulary."""
+    sampling = Sampling.parse(settings)
+    end_ids = frozenset(ends)
+    return Sequence(
+        slot=slot,
+        tokens=list(prompt),
+        transform=Transform(sampling, VOCABULARY, end_ids, len(prompt)),
+        draft_transform=Transform(
+            sampling.model_copy(
+                update={"logit_bias": {t: b for t, b in sampling.logit_bias.items() if t < draft_vocab}}
+            ),
+            min(VOCABULARY, draft_vocab),
+            frozenset(t for t in end_ids if t < draft_vocab),
+            len(prompt),
+        ),
+        noise=Noise(seed),
+        rule=RULES[rule],
+        n_ctx=n_ctx,
+        max_tokens=max_tokens,
+        end_ids=end_ids,
+        on_token=on_token,
+        speculate=speculate,
+    )
+
+
+def play(speculator: Speculator, *sequences: Sequence, rounds: int = 10_000) -> None:
+    """Prefill and play to the end (or so many rounds), with every invariant checked after each round."""
+    for sequence in sequences:
+        speculator.prefill(sequence)
+        check_caches(speculator, sequence)
+    go_on(speculator, *sequences, rounds=rounds)
+
+
+def go_on(speculator: Speculator, *sequences: Sequence, rounds: int = 10_000) -> None:
+    """Play to the end, or so many rounds."""
+    while rounds and any(sequence.finish is None for sequence in sequences):
+        before = {id(s): len(s.tokens) for s in sequences}
+        active = [s for s in sequences if s.finish is None]
+        records = speculator.round(sequences)
+        rounds -= 1
+        assert len(records) == len(active)
+        for sequence, record in zip(active, records, strict=True):
+            assert sequence.rounds[-1] is record
+            check_round(record, len(sequence.tokens) - before[id(sequence)], sequence)
+            check_caches(speculator, sequence)
+
+
+def check_round(record: Round, grown: int, sequence: Sequence) -> None:
+    assert record.emitted == grown
+    assert 0 <= record.accepted <= record.tested <= record.drafted
+    assert record.accepted <= record.emitted <= record.accepted + 1
+    assert record.tested <= record.width - 1
+    assert sequence.finish or record.tested == record.width - 1
+    assert sequence.finish or record.emitted == record.accepted + 1
+    assert (record.source == "none") == (record.drafted == 0)
+    assert len(sequence.tokens) <= sequence.n_ctx
+    assert sequence.max_tokens is None or len(sequence.emitted) <= sequence.max_tokens
+
+
+def check_caches(speculator: Speculator, sequence: Sequence) -> None:
+    """Oracle O3 of a toy: its caches are lists, so they are compared, not probed."""
+    target = speculator.target
+    assert isinstance(target, ToyModel)
+    cache = target.caches[sequence.slot]
+    assert cache == sequence.tokens[:-1] or (not cache and target.trim_mode != "works")
+
+
+class Watched(ToyModel):
+    """A draft model that fails the test when it decodes a token that does not continue its sequence's history."""
+
+    def __init__(self, table: Table, sequences: Many[Sequence], **options: Any) -> None:
+        super().__init__(table, table.n_vocab, **options)
+        self.watched = {sequence.slot: sequence for sequence in sequences}
+
+    def decode(self, chunks: Any) -> Any:
+        for chunk in chunks:
+            known = self.watched[chunk.seq].tokens
+            after = [*self.caches[chunk.seq], *chunk.tokens]
+            assert after[: len(known)] == known[: len(after)], "the draft's cache is no prefix of the history"
+        return super().decode(chunks)
+
+
+def plain(settings: Mapping[str, Any] = GREEDY, **options: Any) -> Sequence:
+    """The run without any draft, on a fresh model: what every other run must repeat."""
+    sequence = make_sequence(settings, **options)
+    play(Speculator(target_model(), {}, FixedController("text", 0)), sequence)
+    return sequence
+
+
+def speculator(
+    drafters: Mapping[str, Drafter],
+    controller: Controller | int = 4,
+    *,
+    target: ToyModel | None = None,
+    max_rows: int = 32,
+) -> Speculator:
+    """A speculator over the toy target; a number stands for a fixed draft length."""
+    if isinstance(controller, int):
+        controller = FixedController(tuple(drafters), controller)
+    return Speculator(target or target_model(), drafters, controller, max_rows=max_rows)
+
+
+def model_drafter(table: Table = DRAFT, **options: Any) -> dict[str, Drafter]:
+    return {"model": ModelDrafter(draft_model(table, **options))}
+
+
+def text_drafter() -> dict[str, Drafter]:
+    return {"text": TextDrafter()}

@@ -1,0 +1,1 @@
+"""The terminal application, installed as `spec_local.ui`: the only package that may import Textual."""
