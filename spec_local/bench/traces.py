@@ -20,6 +20,7 @@ from spec_local.speculation.controller import Controller, Offer, Outcome, Pace, 
 from spec_local.speculation.cost import CostProfile, Curve
 from spec_local.speculation.round import Round
 
+LATER = 0
 LONGEST = 16
 """Most tokens in one draft, for policies and oracle alike."""
 LAGS = 64
@@ -38,10 +39,15 @@ class Trace:
     """Prompt ids; the text drafter drafts from them too."""
     tokens: list[int]
     """The target's n tokens."""
-    agree: npt.NDArray[np.bool_]
-    """bool [n]: the draft model's own token at this position, on the target's text so far, is the target's."""
+    own: npt.NDArray[np.int32]
+    """int32 [n]: the draft model's own token at this position, on the target's text so far."""
     confidence: npt.NDArray[np.float64]
-    """float64 [n]: max q there, in [0, 1]."""
+    """float64 [n]: the draft model's probability of that token, in [0, 1]."""
+
+    @property
+    def agree(self) -> npt.NDArray[np.bool_]:
+        """bool [n]: the draft model's own token is the target's."""
+        return np.equal(self.own, self.tokens)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -90,19 +96,19 @@ class TraceText:
     def __init__(self, trace: Trace, longest: int = LONGEST) -> None:
         follower = TextFollower()
         history = list(trace.prompt)
-        self.drafts: list[tuple[list[int], int]] = []
-        """[n]: proposal before token i, and the length of the match behind it."""
+        self.drafts: list[tuple[list[int], list[float]]] = []
+        """[n]: proposal before token i, and its confidence."""
         self.right: list[int] = []
         """[n]: leading tokens of the proposal that the text really has."""
         for i, token in enumerate(trace.tokens):
             follower.sync(history)
-            drafted, length = follower.propose(longest)
+            drafted, confidence = follower.propose(longest)
             right = 0
             for x, y in zip(drafted, trace.tokens[i:], strict=False):
                 if x != y:
                     break
                 right += 1
-            self.drafts.append((drafted, length))
+            self.drafts.append((drafted, confidence))
             self.right.append(right)
             history.append(token)
 
@@ -133,7 +139,7 @@ def replay(
     """
     target, model = Curve(costs.target), Curve(costs.draft)
     sources = tuple(sources)
-    text = text or (TraceText(trace) if "text" in sources else None)
+    text = (text or TraceText(trace)) if "text" in sources else None
     pace = pace or controller.enter()
     prompt, n = len(trace.prompt), len(trace.tokens)
     known = prompt  # tokens the draft model's cache holds
@@ -145,10 +151,8 @@ def replay(
         if room and "model" in sources:
             offers["model"] = Offer(min(room, LONGEST), lag=prompt + at - known)
         if room and text is not None and text.drafts[at][0]:
-            drafted, length = text.drafts[at]
-            drafted = drafted[:room]
-            draft = Draft(drafted, None, "text", [float(length + i) for i in range(len(drafted))])
-            offers["text"] = Offer(len(drafted), draft)
+            drafted, likely = text.drafts[at]
+            offers["text"] = Offer(min(room, len(drafted)), Draft(drafted[:room], None, "text", likely[:room]))
         (plan,) = controller.plan([Seat(pace, offers, prompt + at)])
 
         draft, draft_s, right = no_draft(), 0.0, 0
@@ -158,10 +162,23 @@ def replay(
             draft = draft.cut(plan.limit)
         elif plan.source == "model":
             confidence: list[float] = []
-            while not confidence or (len(confidence) < plan.limit and controller.more(plan, confidence)):
-                rows = offers["model"].lag if not confidence else 1
-                draft_s += model.seconds(rows) * jitter()
-                confidence.append(float(trace.confidence[at + len(confidence)]))
+            free = 0  # tokens whose rows were computed along with an earlier pass
+            while not confidence or (len(confidence) < plan.limit and (free or controller.more(plan, confidence))):
+                here = at + len(confidence)
+                if free:
+                    free -= 1
+                else:
+                    rows = offers["model"].lag if not confidence else 1
+                    if LATER and text is not None and text.drafts[here][0]:
+                        d_, c_ = text.drafts[here]
+                        g = controller.guess(plan, Draft(d_, None, "text", c_), rows)
+                        guess = text.drafts[here][0][: min(g, plan.limit - len(confidence) - 1)]
+                        for token in guess:
+                            if token != trace.own[here + free] or token != trace.tokens[here + free]: break
+                            free += 1
+                        rows += len(guess)
+                    draft_s += model.seconds(rows) * jitter()
+                confidence.append(float(trace.confidence[here]))
             k = len(confidence)
             wrong = np.flatnonzero(~trace.agree[at : at + k])
             right = int(wrong[0]) if len(wrong) else k
@@ -203,7 +220,7 @@ def oracle_seconds(
     Each round drafts from one source, 0..LONGEST tokens.
     """
     sources = tuple(sources)
-    text = text or (TraceText(trace) if "text" in sources else None)
+    text = (text or TraceText(trace)) if "text" in sources else None
     n = len(trace)
     target, model = Curve(costs.target), Curve(costs.draft)
     v = np.array([target.seconds(rows) for rows in range(LONGEST + 2)])
@@ -235,12 +252,12 @@ def load(path: Path) -> list[Trace]:
         names, kinds = data["names"].tolist(), data["kinds"].tolist()
         prompts = np.split(data["prompt"], np.cumsum(data["prompt_sizes"])[:-1])
         bounds = np.cumsum(data["sizes"])[:-1]
-        tokens, agree = np.split(data["tokens"], bounds), np.split(data["agree"], bounds)
+        tokens, own = np.split(data["tokens"], bounds), np.split(data["own"], bounds)
         confidence = np.split(data["confidence"].astype(np.float64) / CONFIDENCE_STEPS, bounds)
         return [
-            Trace(name, kind, float(temperature), p.tolist(), t.tolist(), a, c)
-            for name, kind, temperature, p, t, a, c in zip(
-                names, kinds, data["temperatures"], prompts, tokens, agree, confidence, strict=True
+            Trace(name, kind, float(temperature), p.tolist(), t.tolist(), o, c)
+            for name, kind, temperature, p, t, o, c in zip(
+                names, kinds, data["temperatures"], prompts, tokens, own, confidence, strict=True
             )
         ]
 
@@ -260,6 +277,6 @@ def save(path: Path, traces: Sequence[Trace]) -> None:
         sizes=np.array([len(t) for t in traces]),
         prompt=np.concatenate([np.array(t.prompt, dtype=np.int32) for t in traces]),
         tokens=np.concatenate([np.array(t.tokens, dtype=np.int32) for t in traces]),
-        agree=np.concatenate([t.agree for t in traces]),
+        agree=np.concatenate([t.own for t in traces]),
         confidence=np.concatenate([np.round(t.confidence * CONFIDENCE_STEPS).astype(np.uint16) for t in traces]),
     )

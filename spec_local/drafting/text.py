@@ -8,6 +8,7 @@ function of the tokens alone, never of what was drafted, submitted or accepted, 
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Sequence
 
@@ -85,6 +86,14 @@ class TextIndex:
                 return source, length
         return -1, 0
 
+    def doubt(self, source: int, length: int) -> float:
+        """Log-odds to take off because the occurrence before the most recent one went on differently."""
+        for order, earlier in zip(ORDERS, self._earlier, strict=True):
+            if order <= length:
+                other = earlier[source]
+                return AMBIGUOUS if other >= 0 and self.tokens[other] != self.tokens[source] else 0.0
+        return 0.0
+
     def length_at(self, source: int) -> int:
         """Tokens, at most 64, that agree just before `source` and at the end of the text."""
         tokens = self.tokens
@@ -97,15 +106,13 @@ class TextIndex:
 
 
 class TextFollower:
-    """The text of one slot and the source it is being compared with."""
-
-    __slots__ = ("index", "missed", "run", "source")
+    """The text of one slot, and the source in it that the text is being compared with."""
 
     def __init__(self) -> None:
         self.index = TextIndex()
-        self.source = -1
-        self.run = 0
-        self.missed = 0
+        self.given = 0
+        """Tokens that came in one piece (a prompt), not round by round."""
+        self._forget()
 
     def sync(self, tokens: Sequence[int]) -> None:
         """Bring the index to `tokens`, which may have grown, been cut back or been replaced."""
@@ -116,40 +123,160 @@ class TextFollower:
         if size < len(known):
             self.cut(size)
         fresh = tokens[size:]
-        for token in fresh[:-LONGEST_MATCH]:  # a prompt: nobody asks for drafts inside it
-            self.index.append(token)
-        for token in fresh[-LONGEST_MATCH:]:
-            self._append(token)
+        if size and len(fresh) <= LONGEST_MATCH:
+            for token in fresh:
+                self._append(token)
+        elif fresh:
+            for token in fresh:
+                self.index.append(token)
+            self.given = len(tokens)
+            self._forget()
+            self._search()
 
     def cut(self, length: int) -> None:
+        """Keep only the first `length` tokens."""
         self.index.cut(length)
-        self.source, self.run = self.index.match()
-        self.missed = 0
+        self.given = min(self.given, length)
+        self._forget()
+        self._search()
 
-    def propose(self, limit: int) -> tuple[list[int], int]:
-        """Up to `limit` tokens that would follow if the text went on as the source does, and the match behind them."""
-        if self.source < 0:
-            return [], 0
+    def propose(self, limit: int) -> tuple[list[int], list[float]]:
+        """Up to `limit` tokens that would follow if the text went on as the source does, with their confidence."""
+        drafted: list[int] = []
+        confidence: list[float] = []
+        if self._source < 0:
+            return drafted, confidence
         tokens = self.index.tokens
-        drafted = tokens[self.source : self.source + limit]
-        period = len(tokens) - self.source
-        while len(drafted) < limit:  # the source runs into the draft itself: text that repeats with this period
-            drafted.append(drafted[-period])
-        return drafted, self.run
+        end = len(tokens)
+        at, ahead, run, score = self._source, self._ahead, self._run, self._score
+        while len(drafted) < limit:
+            if ahead:
+                drafted.extend(ahead)
+                confidence.extend([probability(run, score + EDIT_SCORE)] * len(ahead))
+                ahead = ()
+                continue
+            token = tokens[at] if at < end else drafted[at - end]  # a source that runs into the draft: a period
+            edit = self._edits.get((tokens[at - 1], token)) if self._edits and at < end else None
+            if edit is not None:
+                at += edit[0]
+                ahead = edit[1]
+                if ahead: continue
+                token = tokens[at] if at < end else drafted[at - end]
+            drafted.append(token)
+            confidence.append(probability(run, score))
+            run = min(run + 1, LONGEST_MATCH)
+            at += 1
+        return drafted[:limit], confidence[:limit]
+
+    def _forget(self) -> None:
+        self._source = -1
+        self._run = 0
+        self._score = 0.0
+        self._ahead: tuple[int, ...] = ()
+        self._edit: tuple[int, tuple[int, int]] | None = None
+        self._left: tuple[int, int] | None = None
+        self._near = False
+        self._pending: tuple[int, int] | None = None
+        self._edits: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = {}
 
     def _append(self, token: int) -> None:
-        index, source = self.index, self.source
+        tokens = self.index.tokens
+        if self._source >= 0:
+            if token == (self._ahead[0] if self._ahead else tokens[self._source]):
+                self._run = min(self._run + 1, LONGEST_MATCH)
+                if self._ahead:
+                    self._ahead = self._ahead[1:]
+                else:
+                    self._source += 1
+                self._edit = None
+                self.index.append(token)
+                if self._pending and self._run >= CONFIRM:
+                    self._learn_edit()
+                if not self._ahead: self._enter_edit()
+                return
+            if self._edit is not None and token == tokens[self._edit[0]]:  # the remembered edit is not made here
+                self._source = self._edit[0] + 1
+                del self._edits[self._edit[1]]
+                self._edit, self._ahead = None, ()
+                self._run = 2
+                self.index.append(token)
+                return
+            if self._run >= ANCHOR_RUN or self._near:
+                self._left = (self._source, len(tokens))
+            self._source, self._ahead, self._edit, self._pending = -1, (), None, None
+        self.index.append(token)
+        self._search()
+
+    def _enter_edit(self) -> None:
+        tokens, at = self.index.tokens, self._source
+        key = (tokens[at - 1], tokens[at])
+        edit = self._edits.get(key)
+        if edit is not None:
+            self._edit = (at, key)
+            self._source = at + edit[0]
+            self._ahead = edit[1]
+            if self._source >= len(tokens): self._source = -1
+
+    def _learn_edit(self) -> None:
+        tokens = self.index.tokens
+        (at, left), (back, here) = self._left, self._pending
+        self._left = self._pending = None
+        old, new = back - at, tuple(tokens[left:here])
+        if old == 0:
+            old, new = 1, (*new, tokens[at])
+        if EDITS and 0 < old <= 8 and len(new) <= 8:
+            self._edits[tokens[at - 1], tokens[at]] = (old, new)
+
+    def _search(self) -> None:
+        """Find a new source: the longest match, or one that goes on near where the last source was left."""
+        index, tokens = self.index, self.index.tokens
+        source, length = index.match()
+        score = best = -9.0
         if source >= 0:
-            if index.tokens[source] == token:
-                self.run = min(self.run + 1, LONGEST_MATCH)
-                self.source = source + 1
-            elif self.run:
-                self.missed, self.run, self.source = self.run, 0, source + 1
+            score = (PROMPT[min(length, 3)] if source < self.given else 0.0) + index.doubt(source, length)
+            best = base(length) + score
+        self._pending = None
+        if self._left is not None:
+            anchor, left = self._left
+            if len(tokens) - left > WINDOW:
+                self._left = None
             else:
-                self.source = -1
-        index.append(token)
-        if self.source < 0:
-            self.source, self.run = index.match()
+                last = tokens[-1]
+                for at in range(anchor + 1, min(len(tokens) - 1, anchor + WINDOW) + 1):
+                    if tokens[at - 1] != last:
+                        continue
+                    near = index.length_at(at)
+                    s = (PROMPT[min(near, 3)] if at < self.given else 0.0) + NEAR[min(near, 3)]
+                    if base(near) + s > best:
+                        best, source, length, score = base(near) + s, at, near, s
+                        self._pending = (at - near, len(tokens) - near)
+                if self._pending and (self._pending[0] < anchor or self._pending[1] < left): self._pending = None
+        self._source, self._run, self._score = source, length, score
+        self._near = False
+        if self._pending and self._pending[0] - self._left[0] <= SMALL and self._pending[1] - self._left[1] <= SMALL + 1:
+            self._learn_edit()
+            self._near = True
+        if source >= 0: self._enter_edit()
+
+
+SMALL = 2
+EDIT_SCORE = -0.5
+CONFIRM = 3
+EDITS = True
+EDIT_MATCH = 1
+ANCHOR_RUN = 4
+WINDOW = 32
+NEAR = (0.0, -0.3, 0.5, 0.6)
+PROMPT = (0.0, -0.4, 0.4, 1.0)
+AMBIGUOUS = -1.8
+
+
+def base(length: int) -> float:
+    return -0.8 + 0.95 * math.log(length) if length else -1.5
+
+
+def probability(length: int, score: float) -> float:
+    return 1 / (1 + math.exp(-base(length) - score))
 
 
 class TextDrafter:
@@ -174,5 +301,5 @@ class TextDrafter:
         if follower is None:
             follower = self._slots[request.slot] = TextFollower()
         follower.sync(request.tokens)
-        tokens, length = follower.propose(request.limit)
-        return Draft(tokens, None, self.source, [float(length + i) for i in range(len(tokens))])
+        tokens, confidence = follower.propose(request.limit)
+        return Draft(tokens, None, self.source, confidence)

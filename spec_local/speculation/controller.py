@@ -16,8 +16,8 @@ one-hot. A plan of zero tokens is an ordinary decision.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from spec_local.drafting.draft import NO_SOURCE, Draft
 from spec_local.speculation.round import Round
@@ -39,14 +39,26 @@ class Offer:
 class Pace:
     """What a controller remembers of one sequence. Made by `Controller.enter`, belongs to the controller."""
 
+    tokens: float = 0.0
+    seconds: float = 0.0
+    """Emitted tokens and wall time of the last rounds, both with the same forgetting: their ratio is the speed."""
+    drawn: list[float] = field(default_factory=list)
+    """Forgetting histogram of the draft model's confidence, by bin."""
+    trust: float = 1.0
+    """Probability that the draft model's confidence still means what it used to mean."""
     level: float = 0.0
-    """How much better than usual the draft model does on this text, in log-odds of acceptance."""
-    text_level: float = 0.0
-    """The same for drafts from the text."""
+    """How much better than usual the text drafter does on this text, in log-odds."""
+    tested: int = 0
+    balance: dict[str, float] = field(default_factory=dict)
+    """By source: tokens lately won over plain decoding (lost where negative)."""
+    share: float = 1.0
+    """Share of the last rounds that the draft model drafted for."""
     idle: int = 0
-    """Tokens emitted since the draft model was last tried."""
-    probe_after: int = 16
-    """Idle tokens after which it is tried again."""
+    """Tokens emitted since the draft model last drafted."""
+    probe_after: float = 0.0
+    """Idle tokens after which a draft model that is off is tried again."""
+    tables: dict[int, Any] = field(default_factory=dict)
+    """Stopping tables by number of rows, as long as they are good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +89,7 @@ class Plan:
     """Rows of the other sequences in the same target pass, as planned."""
     sequences: int = 1
     """Sequences in the round."""
+    guess: int = 0
     probe: bool = False
     """Made to learn, against the present estimate."""
 
