@@ -97,7 +97,7 @@ REPORTED = {
 }
 
 
-# The same with room for the logits of 17 tokens only, at n_ctx 4096: MiB of the compute buffer, and of repacked weights.
+# With room for the logits of 17 tokens only, at n_ctx 4096: MiB of the compute buffer, and of repacked weights.
 RESERVED = {
     "smollm2-135m-instruct": (17.51, 0.0),
     "qwen2.5-coder-0.5b-instruct": (39.51, 28.05),
