@@ -1,4 +1,4 @@
-"""Grammars under speculation, on toys: the same text as plain decoding, whatever drafts, and never against the grammar."""
+"""Grammars under speculation, on toys: the text of plain decoding, whatever drafts, never against the grammar."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ SHORT = {START: {1: "a"}, "a": {4: "b", 5: "b", 6: "b"}, "b": {8: "c", 9: "end"}
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", ["coupled", "rejection", "block"])
 def test_the_law_is_that_of_masked_rows(rule: str) -> None:
-    """All nine texts of a small grammar, their exact probabilities, and how often a draft model and each rule draw them."""
+    """The nine texts of a small grammar, their exact probabilities, and how often each rule draws them."""
     grammar = ToyGrammar(SHORT, VOCABULARY)
     exact: dict[tuple[int, ...], float] = {}
     probe = constrained(WARM)

@@ -82,7 +82,7 @@ LIST = {
     "comma": {10: "space"},
     "space": {11: "item"},
 }
-"""1 2 3 (4|5|6|7) (8 10 11 (4|5|6|7))* 9: a list of at least one, with separators of which only the first is a choice."""
+"""1 2 3 (4|5|6|7) (8 10 11 (4|5|6|7))* 9: a list of at least one; of a separator only the first token is a choice."""
 
 
 def is_list(tokens: Sequence[int], complete: bool = True) -> bool:
