@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from spec_local.cli.options import Setting, values_of
-from spec_local.cli.terminal import is_terminal
-from spec_local.errors import ModelError
+from spec_local.cli.terminal import is_terminal, read_text
+from spec_local.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
     from spec_local.sampling.params import Sampling
     from spec_local.session.engine import Engine
     from spec_local.session.options import EngineOptions
+    from spec_local.session.structured import Structure
 
 
 def engine_options(settings: Mapping[str, Setting]) -> EngineOptions:
@@ -30,6 +31,24 @@ def sampling(settings: Mapping[str, Setting]) -> Sampling:
     from spec_local.sampling.params import Sampling
 
     return Sampling.parse(values_of(settings, Sampling.model_fields))
+
+
+def structure(settings: Mapping[str, Setting]) -> Structure | None:
+    """The schema or grammar the answer follows, read and checked; None where there is none.
+
+    Raises:
+        UsageError: Both are given, a file cannot be read, or what it holds cannot be compiled.
+    """
+    given = [name for name in ("json_schema", "grammar") if name in settings]
+    if len(given) > 1:
+        raise UsageError("A JSON schema and a grammar exclude each other.", "Leave one of them out.")
+    if not given:
+        return None
+    from spec_local.session.structured import gbnf, json_schema
+
+    path = settings[given[0]].value
+    make = json_schema if given[0] == "json_schema" else gbnf
+    return make(read_text(path), path)
 
 
 def load_engine(settings: Mapping[str, Setting], cancelled: Callable[[], bool]) -> Engine:

@@ -16,7 +16,7 @@ class Draft:
     rows: list[Row] | None
     """`q_1 .. q_γ` the tokens were drawn from; None for one-hot drafts (text)."""
     source: str
-    """Who drafted: "text", "model", or "none" for the empty draft of a round without a drafter."""
+    """Who drafted: "text", "model", "grammar", or "none" for the empty draft of a round without a drafter."""
     confidence: list[float]
     """One number per token, comparable only within one source: max q in [0, 1] for a model; for text the length in
     tokens of the match that leads to the token, those before it in this draft included."""
@@ -34,6 +34,8 @@ class Draft:
 
 NO_SOURCE = "none"
 """Source of a round that drafted nothing."""
+GRAMMAR_SOURCE = "grammar"
+"""Source of drafts that spell what a grammar makes certain."""
 
 
 def no_draft() -> Draft:

@@ -13,6 +13,7 @@ from spec_local.drafting.draft import Draft
 
 if TYPE_CHECKING:
     from spec_local.sampling.acceptance import AcceptanceRule
+    from spec_local.sampling.constraint import Walk
     from spec_local.sampling.noise import Noise
     from spec_local.sampling.transform import Transform
 
@@ -36,6 +37,8 @@ class DraftRequest:
     more: Callable[[list[float]], bool]
     """`more(confidence so far)`: is one more token wanted? Asked after each drafted token, before the next one is
     drawn, so it never sees a token that is thrown away. A drafter whose tokens cost nothing need not ask."""
+    walk: Walk | None = None
+    """What a grammar admits after `tokens`; None: everything. What a drafter proposes against it is cut off."""
 
 
 class Drafter(Protocol):

@@ -15,7 +15,9 @@ import numpy as np
 from spec_local.drafting.draft import Draft
 from spec_local.drafting.drafter import DraftRequest
 from spec_local.drafting.token_cache import TokenCache
+from spec_local.errors import BackendError
 from spec_local.language_model import Chunk, LanguageModel, Logits
+from spec_local.sampling.constraint import Walk
 from spec_local.sampling.row import Row
 
 
@@ -26,9 +28,15 @@ class _Stream:
     request: DraftRequest
     room: int
     """Tokens the draft's context has room for."""
+    width: int = 1
+    """Most tokens of one step."""
     tokens: list[int] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     confidence: list[float] = field(default_factory=list)
+    decoded: int = 0
+    """Drafted tokens that are in the draft's cache."""
+    stuck: bool = False
+    """The grammar leaves no token that this model could draw."""
 
     def draw(self, logits: Logits) -> None:
         """Draw the next token from float32 [n_vocab] logits."""
@@ -36,15 +44,43 @@ class _Stream:
         position = len(request.tokens) + len(self.tokens)
         window = request.transform.history_length
         history = recent(request.tokens, self.tokens, window) if window else ()
-        row = request.transform.row(logits[: request.transform.n_vocab], history, position)
+        try:
+            allowed = None if request.walk is None else request.walk.allowed(self.tokens)
+            allowed = None if allowed is None else allowed[: request.transform.n_vocab]
+            row = request.transform.row(logits[: request.transform.n_vocab], history, position, allowed)
+        except BackendError:
+            if request.walk is None:
+                raise
+            self.stuck = True
+            return
         token = request.rule.draft_token(row, request.noise, position)
         self.tokens.append(token)
         self.rows.append(row)
         self.confidence.append(confidence(logits, token))
+        if request.walk is not None and token not in request.transform.end_ids:
+            self._spell(request.walk)
+
+    def _spell(self, walk: Walk) -> None:
+        """Append what the grammar makes certain: it costs no draft step of its own."""
+        wanted = min(self.request.limit, self.room) - len(self.tokens)
+        for token in walk.forced(self.tokens, min(wanted, self.width - 1)):
+            self.tokens.append(token)
+            self.rows.append(Row(np.array([token], np.int32), np.ones(1)))
+            self.confidence.append(1.0)
+
+    def undecoded(self) -> Chunk:
+        """The drafted tokens that the draft's cache lacks; the row after the last of them is wanted."""
+        chunk = Chunk(self.request.slot, self.tokens[self.decoded :], 1)
+        self.decoded = len(self.tokens)
+        return chunk
 
     def wants_more(self) -> bool:
         request = self.request
-        if len(self.tokens) >= min(request.limit, self.room) or self.tokens[-1] in request.transform.end_ids:
+        if (
+            self.stuck
+            or len(self.tokens) >= min(request.limit, self.room)
+            or self.tokens[-1] in request.transform.end_ids
+        ):
             return False
         return request.more(self.confidence)
 
@@ -95,13 +131,15 @@ class ModelDrafter:
         """
         streams = [_Stream(request, self.reach(request.slot, request.tokens)[0]) for request in requests]
         live = [stream for stream in streams if stream.room > 0]
-        chunks = [self._first_step(stream.request, self.model.n_batch // len(live)) for stream in live]
+        for stream in live:
+            stream.width = self.model.n_batch // len(live)
+        chunks = [self._first_step(stream.request, stream.width) for stream in live]
         while live:
             for stream, logits in zip(live, self._cache.decode(chunks), strict=True):
                 self._known.setdefault(stream.request.slot, len(stream.request.tokens))
                 stream.draw(logits[0])
             live = [stream for stream in live if stream.wants_more()]
-            chunks = [Chunk(stream.request.slot, stream.tokens[-1:], 1) for stream in live]
+            chunks = [stream.undecoded() for stream in live]
         return [Draft(s.tokens, s.rows, self.source, s.confidence) for s in streams]
 
     def forget(self, slot: int, length: int) -> None:
