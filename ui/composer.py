@@ -37,7 +37,8 @@ class Composer(TextArea):
             self.key = key
 
     def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id, soft_wrap=True, tab_behavior="focus", compact=True, show_line_numbers=False)
+        super().__init__(id=id, soft_wrap=True, tab_behavior="focus", compact=True, show_line_numbers=False,
+            highlight_cursor_line=False, placeholder="Ask something")
         self.completing = False
         """A list of completions is open: up, down, tab and enter belong to it."""
         self._pastes: list[str] = []

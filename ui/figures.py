@@ -14,7 +14,6 @@ from spec_local.session.store_records import StoredMessage
 from spec_local.speculation.round import Round
 from spec_local.speculation.statistics import Statistics, summarise
 
-_BLOCKS = " ▏▎▍▌▋▊▉█"
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
@@ -72,11 +71,11 @@ class TurnFigures:
         self.prefilling = None
 
 
-def bar(share: float, width: int) -> str:
-    """A horizontal bar of `share` (0 to 1) of `width` cells, in eighths of a cell."""
-    eighths = round(max(0.0, min(1.0, share)) * width * 8)
-    full, rest = divmod(eighths, 8)
-    return ("█" * full + (_BLOCKS[rest] if rest else "")).ljust(width)
+def bar(share: float, width: int) -> tuple[str, str]:
+    """A horizontal bar for `share` (0 to 1) in half cells: the filled part, and the rest of `width` cells."""
+    halves = round(max(0.0, min(1.0, share)) * width * 2)
+    filled = "━" * (halves // 2) + ("╸" if halves % 2 else "")
+    return filled, "─" * (width - len(filled))
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
@@ -87,7 +86,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def speed(tokens_per_s: float | None) -> str:
-    """"42.1 tok/s"; a dash where it is not known."""
+    """ "42.1 tok/s"; a dash where it is not known."""
     return "–" if tokens_per_s is None else f"{tokens_per_s:.1f} tok/s"
 
 
@@ -100,14 +99,14 @@ def gain(speedup: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """"0.42 s", "12 s"; a dash where it is not known."""
+    """ "0.42 s", "12 s"; a dash where it is not known."""
     if value is None:
         return "–"
     return f"{value:.2f} s" if value < 10 else f"{value:.0f} s"
 
 
 def megabytes(size: float) -> str:
-    """"412 MB", "1.6 GB"."""
+    """ "412 MB", "1.6 GB"."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 

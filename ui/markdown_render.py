@@ -96,7 +96,9 @@ class BlockRenderer:
             end = _end_of(inside, at)
             items.append(inside[at + 1 : end - 1])
             at = end
-        tight = all(t.hidden for item in items for t in item if t.type == "paragraph_open" and t.level == token.level + 2)
+        tight = all(
+            t.hidden for item in items for t in item if t.type == "paragraph_open" and t.level == token.level + 2
+        )
         found: list[Content] = []
         for i, item in enumerate(items):
             mark = f"{number + i}. " if token.type == "ordered_list_open" else f"{_BULLETS[depth % len(_BULLETS)]} "

@@ -37,7 +37,9 @@ class SpeculationPanel(LinesView):
         return panel_lines(self.figures, width, self.next_on, self.memory)
 
 
-def panel_lines(figures: TurnFigures | None, width: int, next_on: bool = True, memory: int | None = None) -> list[Content]:
+def panel_lines(
+    figures: TurnFigures | None, width: int, next_on: bool = True, memory: int | None = None
+) -> list[Content]:
     """The lines of the panel."""
     shown = figures or TurnFigures(speculate=next_on)
     lines = [*_state(shown, figures is None, next_on, width), Content()]
@@ -51,6 +53,11 @@ def _row(label: str, value: str, width: int, style: str = "") -> Content:
     space = " " * max(1, width - cell_len(label) - cell_len(value))
     row = Content.assemble((label, FAINT), space, (value, style))
     return row.truncate(width, ellipsis=True)
+
+
+def _bar(share: float, width: int, style: str = ACCENT) -> tuple[tuple[str, str], tuple[str, str]]:
+    filled, rest = show.bar(share, width)
+    return (filled, style), (rest, "$foreground 20%")
 
 
 def _state(f: TurnFigures, empty: bool, next_on: bool, width: int) -> list[Content]:
@@ -99,7 +106,7 @@ def _acceptance(f: TurnFigures, width: int) -> list[Content]:
         lines.append(
             Content.assemble(
                 (f"{position:>2} ", FAINT),
-                (show.bar(share, room), f"{ACCENT} on $foreground 8%"),
+                *_bar(share, room),
                 (f"{share:>5.0%}", FAINT),
             ).truncate(width)
         )
@@ -134,7 +141,7 @@ def _cost(f: TurnFigures, width: int, memory: int | None) -> list[Content]:
     if f.n_ctx and f.context_used is not None:
         lines.append(_row("context", f"{f.context_used} of {f.n_ctx}", width))
         share = f.context_used / f.n_ctx
-        lines.append(Content.styled(show.bar(share, width), f"{BAD if share > 0.9 else ACCENT} on $foreground 8%"))
+        lines.append(Content.assemble(*_bar(share, width, BAD if share > 0.9 else ACCENT)))
     else:
         lines.append(_row("context", "–", width))
     if memory is not None:

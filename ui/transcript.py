@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from textual._arrange import DockArrangeResult
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
+from textual.geometry import Size
 from textual.reactive import reactive
 from textual.widgets import Button
 
@@ -60,7 +62,9 @@ class Offer(Vertical):
         yield self.notice
         with Horizontal(classes="choices"):
             for number, (label, _) in enumerate(self._choices):
-                yield Button(Content(label), id=f"choice-{number}", compact=True, variant="primary" if not number else "default")
+                yield Button(
+                    Content(label), id=f"choice-{number}", compact=True, variant="primary" if not number else "default"
+                )
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         event.stop()
@@ -113,6 +117,16 @@ class Transcript(VerticalScroll, can_focus=False):
     def on_mount(self) -> None:
         self.anchor()
 
+    def arrange(self, size: Size, optimal: bool = False) -> DockArrangeResult:
+        """As Textual does; but a transcript that fits begins at the top. Anchored, it would hang from the bottom, at a
+        negative offset from which the first scroll jumps."""
+        arranged = super().arrange(size, optimal)
+        self._anchored = arranged.total_region.bottom > size.height
+        if not self._anchored and self.scroll_y:
+            self.set_reactive(Transcript.scroll_y, 0)
+            self.set_reactive(Transcript.scroll_target_y, 0)
+        return arranged
+
     @property
     def turns(self) -> list[TurnView]:
         """The messages shown, in order."""
@@ -164,6 +178,7 @@ class Transcript(VerticalScroll, can_focus=False):
 
     def follow(self) -> None:
         """Go to the end and stay there."""
+        self._anchor_released = False
         self.anchor()
 
     def last_answer(self) -> StoredMessage | None:

@@ -111,7 +111,10 @@ class TurnView(LinesView, can_focus=True):
         lines = plain_lines(self.message.text, width)
         if len(lines) > _LONG and not self.unfolded:
             hidden = len(lines) - _LONG // 2
-            lines = [*lines[: _LONG // 2], Content.styled(f"… {hidden} more lines (Enter on the message shows them)", FAINT)]
+            lines = [
+                *lines[: _LONG // 2],
+                Content.styled(f"… {hidden} more lines (Enter on the message shows them)", FAINT),
+            ]
         for file in self.message.attachments:
             note = f"+ {visible(file.name)}, {len(file.text.splitlines())} lines"
             lines.append(Content.styled(note, "$text-accent").truncate(width, ellipsis=True))

@@ -317,9 +317,7 @@ class EngineWorker:
 class _Recorder:
     """Collects the pieces of one answer, saves them and shows them, in batches."""
 
-    def __init__(
-        self, job: Answer, post: Callable[[events.WorkerEvent], object], clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, job: Answer, post: Callable[[events.WorkerEvent], object], clock: Callable[[], float]) -> None:
         self._job = job
         self._post = post
         self._clock = clock

@@ -82,6 +82,10 @@ class Conversation:
             at = self._messages[at].parent
         return found[::-1]
 
+    def tree(self) -> list[int]:
+        """All messages of all branches, in order of writing."""
+        return sorted(self._messages)
+
     def message(self, identity: int) -> StoredMessage:
         """One message of the tree."""
         return self._messages[identity]
@@ -90,6 +94,10 @@ class Conversation:
         """The branches at this message, itself among them, in order of writing."""
         message = self._messages[identity]
         return [m.id for m in self._messages.values() if m.parent == message.parent and m.role == message.role]
+
+    def children(self, identity: int) -> list[int]:
+        """The messages that follow this one, in order of writing."""
+        return [m.id for m in self._messages.values() if m.parent == identity]
 
     def turns(self, end: int | None = None) -> list[StoredMessage]:
         """What a prompt up to `end` is made of: roles alternate, beginning with the person.
@@ -142,6 +150,10 @@ class Conversation:
         while at in children:
             at = max(children[at])
         self._change(head=at)
+
+    def rewind(self, identity: int) -> None:
+        """View the branch only up to this message, for another one to follow it."""
+        self._change(head=identity)
 
     def undo(self) -> str:
         """Step back to before the last question; the rest stays as a branch. Returns the question's text."""

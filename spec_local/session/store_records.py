@@ -75,7 +75,9 @@ _FIELDS = tuple(f.name for f in fields(Round))
 
 def rounds_to_json(rounds: Iterable[Round]) -> str:
     """Rows of values under one line of names."""
-    return json.dumps({"fields": _FIELDS, "rows": [[getattr(r, name) for name in _FIELDS] for r in rounds]}, separators=(",", ":"))
+    return json.dumps(
+        {"fields": _FIELDS, "rows": [[getattr(r, name) for name in _FIELDS] for r in rounds]}, separators=(",", ":")
+    )
 
 
 def rounds_from_json(text: str) -> list[Round]:
