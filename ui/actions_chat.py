@@ -60,8 +60,9 @@ async def branch(app: ChatApp, which: str) -> None:
 async def switch(app: ChatApp, step: int) -> None:
     """Step through the versions of a message."""
     conversation = app.dialogue.conversation
-    path = [app.chosen] if app.chosen else list(reversed(conversation.path()))
-    message = next((m for m in path if m is not None and len(conversation.siblings(m.id)) > 1), None)
+    chosen = app.chosen
+    path = conversation.path()[::-1] if chosen is None else [chosen]
+    message = next((m for m in path if len(conversation.siblings(m.id)) > 1), None)
     if message is None:
         raise UsageError("There is only one version.", "/regenerate and /edit make others.")
     where = _position(app, message)

@@ -31,7 +31,7 @@ from spec_local.ui.events import WorkerEvent
 from spec_local.ui.figures import TurnFigures
 from spec_local.ui.speculation_panel import SpeculationPanel
 from spec_local.ui.status import StatusLine, TitleLine
-from spec_local.ui.transcript import EmptyState, Legend, Transcript
+from spec_local.ui.transcript import EmptyState, Legend, Offer, Transcript
 from spec_local.ui.turn_view import TurnView
 from spec_local.ui.worker import EngineWorker, Loader, Puller, load_engine, pull_model
 
@@ -346,7 +346,7 @@ class ChatApp(App[int]):
     def action_step(self, step: int) -> None:
         """Previous or next message; below the last one is the input."""
         turns = self.transcript.turns
-        at = turns.index(self.focused) + step if self.focused in turns else len(turns)  # type: ignore[arg-type]
+        at = turns.index(self.focused) + step if self.focused in turns else len(turns)
         if at >= len(turns):
             self.composer.focus()
             self.transcript.follow()
@@ -446,6 +446,13 @@ class ChatApp(App[int]):
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
+    async def on_offer_chosen(self, message: Offer.Chosen) -> None:
+        try:
+            await self._done(message.act())
+        except SpecLocalError as error:
+            self.transcript.complain(error)
+        self.composer.focus()
+
     async def on_from_worker(self, message: FromWorker) -> None:
         await self.dialogue.handle(message.event)
 
@@ -480,7 +487,7 @@ class ChatApp(App[int]):
             number = getattr(signal, name, None)
             with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # Windows; not the main thread
                 if number is not None:
-                    loop.add_signal_handler(number, lambda number=number: self.exit(128 + int(number)))
+                    loop.add_signal_handler(number, self.exit, 128 + int(number))
 
     async def on_unmount(self) -> None:
         """Stop and join the engine's thread; what it has of an answer is stored."""

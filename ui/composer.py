@@ -37,8 +37,15 @@ class Composer(TextArea):
             self.key = key
 
     def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id, soft_wrap=True, tab_behavior="focus", compact=True, show_line_numbers=False,
-            highlight_cursor_line=False, placeholder="Ask something")
+        super().__init__(
+            id=id,
+            soft_wrap=True,
+            tab_behavior="focus",
+            compact=True,
+            show_line_numbers=False,
+            highlight_cursor_line=False,
+            placeholder="Ask something",
+        )
         self.completing = False
         """A list of completions is open: up, down, tab and enter belong to it."""
         self._pastes: list[str] = []
@@ -106,6 +113,12 @@ class Composer(TextArea):
         self.load_whole(self._draft if place == len(self._history) else self._history[place])
         return True
 
+    def _is_history_key(self, key: str) -> bool:
+        """Whether the key stepped through the history: up in the first line, down in the last."""
+        if key == "up" and self.cursor_at_first_line:
+            return self._step_history(-1)
+        return key == "down" and self.cursor_at_last_line and self._step_history(1)
+
     # -- keys ------------------------------------------------------------------------------------------------------
 
     async def _on_key(self, event: events.Key) -> None:
@@ -119,11 +132,7 @@ class Composer(TextArea):
             self._replace_via_keyboard("\n", *self.selection)
         elif key in ("pageup", "pagedown"):
             self.post_message(self.Steered(key))
-        elif key == "up" and self.cursor_at_first_line and self._step_history(-1):
-            pass
-        elif key == "down" and self.cursor_at_last_line and self._step_history(1):
-            pass
-        else:
+        elif not self._is_history_key(key):
             handled = False
         if handled:
             event.stop()

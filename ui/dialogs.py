@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
@@ -39,7 +40,7 @@ class Hint(LinesView):
 class ConversationPicker(ModalScreen["Found | None"]):
     """Earlier conversations, narrowed by what is typed, in titles and messages."""
 
-    BINDINGS = [("escape", "dismiss", "Close")]
+    BINDINGS: ClassVar[list[BindingType]] = [("escape", "dismiss", "Close")]
 
     def __init__(self, store: Store, text: str = "") -> None:
         super().__init__()
@@ -98,7 +99,7 @@ def _conversation_line(found: Found) -> Content:
 class Question(ModalScreen[int | None]):
     """A question with a few answers; the first one is chosen at first. Dismissed with the answer's index."""
 
-    BINDINGS = [("escape", "dismiss", "Close")]
+    BINDINGS: ClassVar[list[BindingType]] = [("escape", "dismiss", "Close")]
 
     def __init__(self, text: str, answers: Sequence[str]) -> None:
         super().__init__()
@@ -128,7 +129,7 @@ class Heading(LinesView):
 class SystemEditor(ModalScreen["str | None"]):
     """Edits the system message."""
 
-    BINDINGS = [("escape", "dismiss", "Close"), ("ctrl+s", "save", "Save")]
+    BINDINGS: ClassVar[list[BindingType]] = [("escape", "dismiss", "Close"), ("ctrl+s", "save", "Save")]
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -148,7 +149,7 @@ class SystemEditor(ModalScreen["str | None"]):
 class KeysPanel(ModalScreen[None]):
     """Every key and command, from the registry."""
 
-    BINDINGS = [("escape,f1,q", "dismiss", "Close")]
+    BINDINGS: ClassVar[list[BindingType]] = [("escape,f1,q", "dismiss", "Close")]
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -tall"):

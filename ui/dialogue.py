@@ -421,8 +421,7 @@ class Dialogue:
             self._stage.transcript.note(note, kind="warning")
         if seen:
             if event is not None and event.error is not None:
-                again = [("Try again", self.regenerate), ("Choose a model", self._stage.pick_model)]
-                self._stage.transcript.mount(Offer(Notice("The conversation can go on."), again))
+                self._offer_more()
             self._stage.show_figures(live.figures)
 
     def _last_state(self, live: Live, event: events.Finished | None) -> StoredMessage:
@@ -500,6 +499,12 @@ class Dialogue:
         if notice not in self._said:
             self._said.add(notice)
             self._stage.transcript.note(notice)
+
+    def _offer_more(self) -> None:
+        """Ways on after an answer that failed."""
+        choices: list[tuple[str, Callable[[], Any]]] = [("Try again", self.regenerate)]
+        choices.append(("Choose a model", self._stage.pick_model))
+        self._stage.transcript.mount(Offer(Notice("The conversation can go on."), choices))
 
     def _require_engine(self) -> None:
         if self.facts is None:

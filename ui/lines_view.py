@@ -67,7 +67,7 @@ class LinesView(Widget):
         line = lines[y]
         if selection is not None and (span := selection.get_span(y)) is not None:
             start, end = span
-            line = line.stylize(self.selection_style, start, len(line.plain) if end == -1 else end)
+            line = line.stylize(self._selected, start, len(line.plain) if end == -1 else end)
         strip = self._strip(line, width, base).apply_offsets(0, y)
         if selection is None:
             self._strips[y] = strip
@@ -76,10 +76,14 @@ class LinesView(Widget):
     @staticmethod
     def _strip(line: Content, width: int, base: Style) -> Strip:
         segments = [
-            Segment(text, (base + style).rich_style)
-            for text, style in line.render(base, end="", parse_style=Style.parse)
+            Segment(text, (base + style).rich_style) for text, style in line.render(base, end="", parse_style=_style)
         ]
         return Strip(segments).adjust_cell_length(width, base.rich_style)
+
+    @property
+    def _selected(self) -> Style:
+        """How selected text looks."""
+        return self.screen.get_visual_style("screen--selection")
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         return selection.extract("\n".join(line.plain for line in self._lines)), "\n"
@@ -87,3 +91,8 @@ class LinesView(Widget):
     def selection_updated(self, selection: Selection | None) -> None:
         self._strips.clear()
         self.refresh()
+
+
+def _style(name: str | Style) -> Style:
+    """A style by name, with the theme's variables."""
+    return name if isinstance(name, Style) else Style.parse(name)

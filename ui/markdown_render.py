@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
+from typing import ClassVar
 
 from markdown_it.token import Token
 from rich.cells import cell_len
@@ -25,7 +26,7 @@ _NARROWEST_CELL = 4
 _CHUNK = 24
 """Fewest lines of code highlighted together."""
 _CONTROLS = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
-_CONTROLS |= {code: 0xFFFD for code in range(0x80, 0xA0)}
+_CONTROLS |= dict.fromkeys(range(128, 160), 65533)
 
 
 def visible(text: str) -> str:
@@ -36,7 +37,9 @@ def visible(text: str) -> str:
 class _CodeTheme(HighlightTheme):
     """Textual's colours for code, without underlines."""
 
-    STYLES = {kind: style.replace(" underline", "") for kind, style in HighlightTheme.STYLES.items()}
+    STYLES: ClassVar[dict[tuple[str, ...], str]] = {
+        kind: style.replace(" underline", "") for kind, style in HighlightTheme.STYLES.items()
+    }
 
 
 class BlockRenderer:
@@ -166,18 +169,6 @@ def _link(address: str) -> Style | str:
     return LINK
 
 
-@cache
-def _known_language(name: str) -> bool:
-    from pygments.lexers import get_lexer_by_name
-    from pygments.util import ClassNotFound
-
-    try:
-        get_lexer_by_name(name)
-    except ClassNotFound:
-        return False
-    return True
-
-
 def _code(token: Token, width: int, number: int) -> list[Content]:
     """A code block: a line that names language and number, then the code on a ground of its own."""
     words = visible(token.info).split()
@@ -206,8 +197,7 @@ def _chunks(code: str) -> list[str]:
 @lru_cache(maxsize=128)
 def _code_lines(code: str, language: str, width: int) -> tuple[Content, ...]:
     inner = max(1, width - 2)
-    known = language and _known_language(language)
-    styled = highlight(code, language=language, theme=_CodeTheme) if known else Content(code)
+    styled = highlight(code, language=language or "text", theme=_CodeTheme)
     found = []
     for line in styled.split("\n", allow_blank=True):
         found += [_ground(part, width) for part in (line.fold(inner) if line.plain else [Content()])]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import work
 from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
@@ -120,7 +121,7 @@ class ModelLists:
 class ModelPicker(ModalScreen["Choice | None"]):
     """First what to run, then what drafts for it."""
 
-    BINDINGS = [("escape", "back", "Back")]
+    BINDINGS: ClassVar[list[BindingType]] = [("escape", "back", "Back")]
 
     def __init__(self, make_lists: Callable[[], ModelLists] = ModelLists) -> None:
         super().__init__()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from textual._arrange import DockArrangeResult
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.geometry import Size
+from textual.layout import DockArrangeResult
+from textual.message import Message
 from textual.reactive import reactive
 from textual.widgets import Button
 
@@ -66,11 +67,18 @@ class Offer(Vertical):
                     Content(label), id=f"choice-{number}", compact=True, variant="primary" if not number else "default"
                 )
 
-    def on_button_pressed(self, event: Button.Pressed) -> None:
+    async def on_button_pressed(self, event: Button.Pressed) -> None:
         event.stop()
         number = int((event.button.id or "choice-0").removeprefix("choice-"))
         self.remove()
-        self._choices[number][1]()
+        self.post_message(self.Chosen(self._choices[number][1]))
+
+    class Chosen(Message):
+        """A button was pressed; the application does what it stands for."""
+
+        def __init__(self, act: Callable[[], Any]) -> None:
+            super().__init__()
+            self.act = act
 
 
 class Legend(LinesView):

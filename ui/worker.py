@@ -21,7 +21,7 @@ from spec_local.session.conversation import Turns, fit, reserve_for
 from spec_local.session.generation import Progress, Prompt, Request
 from spec_local.session.provenance import ProvenanceDecoder, TokenText
 from spec_local.session.result import Piece, Result
-from spec_local.session.store_records import StoredMessage
+from spec_local.session.store_records import State, StoredMessage
 from spec_local.session.template import Message
 from spec_local.speculation.round import Round
 from spec_local.ui import events
@@ -229,7 +229,7 @@ class EngineWorker:
             engine = self._loader(job.options, progress)
             sampling, origins = engine.complete(Sampling())
             facts = events.EngineFacts(engine.describe(), engine.n_ctx, tuple(engine.notices), sampling, origins)
-        except Exception as error:
+        except Exception:
             if job.cancelled.is_set():
                 error = UsageError("Loading was stopped.", "/model chooses a model and loads it.")
             self._post(events.LoadFailed(job.options, as_sentence(error)))
@@ -354,7 +354,7 @@ class _Recorder:
     def end(self, result: Result | None, error: SpecLocalError | None = None, refused: bool = False) -> None:
         """Give the answer its last state."""
         stopped = error is None and (result is None or result.finish_reason == "cancelled")
-        state = "failed" if error is not None else "stopped" if stopped else "done"
+        state: State = "failed" if error is not None else "stopped" if stopped else "done"
         values = None if result is None else result.as_dict()
         message = self._save(lambda writer: writer.finish(state, values, str(error or "")))
         self._post(events.Finished(self._job.key, message, result, error, refused, tuple(self._notes)))

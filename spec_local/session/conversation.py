@@ -177,7 +177,7 @@ class Conversation:
         self._change(system=text)
 
     def set_sampling(self, name: str, value: Any) -> None:
-        """Set one sampling value (None: back to the default). Raises `UsageError` for a name or value that cannot be."""
+        """Set one sampling value (None: back to the default). Raises `UsageError` where it cannot be."""
         settings = {k: v for k, v in self.settings.items() if k != name}
         if value is not None:
             settings[name] = value

@@ -58,7 +58,7 @@ def to_json(conversation: Conversation) -> str:
     messages: list[dict[str, Any]] = []
     for identity in conversation.tree():
         message = conversation.message(identity)
-        record = {
+        record: dict[str, Any] = {
             "id": message.id,
             "parent": message.parent,
             "role": message.role,
@@ -71,7 +71,7 @@ def to_json(conversation: Conversation) -> str:
         if message.error:
             record["error"] = message.error
         if message.role == "assistant":
-            record |= {key: value for key, value in message.result.items()}
+            record |= message.result
             record["tokens"] = [{"text": t.text, "origin": t.origin.name.lower()} for t in store.tokens(message.id)]
             record["rounds"] = [asdict(r) for r in store.rounds(message.id)]
         messages.append(record)

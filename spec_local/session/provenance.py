@@ -5,14 +5,14 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable, Iterable, Sequence
-from enum import Enum
+from enum import StrEnum
 from typing import NamedTuple
 
 from spec_local.session.result import Piece
 from spec_local.speculation.round import Round
 
 
-class Origin(str, Enum):
+class Origin(StrEnum):
     """Who put a token into the text. The values are what the store keeps."""
 
     ACCEPTED = "a"
@@ -38,10 +38,9 @@ def origins(record: Round, count: int) -> list[Origin]:
     kept = [Origin.ACCEPTED] * min(record.accepted, count)
     if count == len(kept):
         return kept
+    own = Origin.CORRECTION if record.accepted < record.tested else Origin.BONUS
     if record.tested == 0:
         own = Origin.PLAIN
-    else:
-        own = Origin.CORRECTION if record.accepted < record.tested else Origin.BONUS
     return [*kept, *[own] * (count - len(kept))]
 
 

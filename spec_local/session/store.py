@@ -129,7 +129,7 @@ class Store:
             " ORDER BY c.updated DESC, c.id DESC"
         )
         if not needle:
-            return [Found(*row) for row in rows[:limit]]
+            return [_found(row) for row in rows[:limit]]
         hits: dict[int, tuple[int, str]] = {}
         for conversation, message, body in self._all(
             "SELECT conversation, id, text FROM messages WHERE holds(text, ?) ORDER BY id", needle
@@ -139,7 +139,7 @@ class Store:
         for row in rows:
             message, body = hits.get(row[0], (None, ""))
             if message is not None or needle in row[1].casefold():
-                found.append(Found(*row, snippet=_around(body, needle), message=message))
+                found.append(_found(row, _around(body, needle), message))
         return found[:limit]
 
     def latest(self) -> int | None:
@@ -319,6 +319,11 @@ class AnswerWriter:
                 )
                 db.execute("DELETE FROM pieces WHERE message = ?", (key,))
             return store.message(key)
+
+
+def _found(row: tuple[Any, ...], snippet: str = "", message: int | None = None) -> Found:
+    identity, title, updated, messages = row
+    return Found(identity, title, updated, messages, snippet, message)
 
 
 def _result_json(result: dict[str, Any] | None) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from spec_local.errors import ContextFullError, SpecLocalError
 from spec_local.sampling.params import Sampling
-from spec_local.session.generation import Request
+from spec_local.session.generation import Progress, Request
 from spec_local.session.result import Piece, Result, Timings
 from spec_local.speculation.round import Round
 
@@ -72,7 +72,16 @@ class ScriptedEngine:
     def describe(self) -> dict[str, Any]:
         return {"target": self.name, "draft": "scripted-draft", "n_ctx": self.n_ctx, "pad_width": 0}
 
-    def stream(self, prompt: Any, *, sampling=None, system=None, raw=False, speculate=True, on_prefill=None) -> Any:
+    def stream(
+        self,
+        prompt: Any,
+        *,
+        sampling: Sampling | None = None,
+        system: str | None = None,
+        raw: bool = False,
+        speculate: bool = True,
+        on_prefill: Progress | None = None,
+    ) -> ScriptedStream:
         tokens, _ = self.tokenize(Request(prompt, system=system))
         if len(tokens) >= self.n_ctx:
             raise ContextFullError(f"The prompt is {len(tokens)} tokens long.")
@@ -109,10 +118,18 @@ class ScriptedEngine:
 class ScriptedStream:
     """`Stream` over a play."""
 
-    def __init__(self, engine, play, sampling, speculate, prompt_tokens, on_prefill):
+    def __init__(
+        self,
+        engine: ScriptedEngine,
+        play: Play,
+        sampling: Sampling,
+        speculate: bool,
+        prompt_tokens: int,
+        on_prefill: Progress | None,
+    ) -> None:
         self._engine, self._play, self._sampling, self._speculate = engine, play, sampling, speculate
         self._prompt_tokens = prompt_tokens
-        self._on_prefill: Callable[[int, int], None] | None = on_prefill
+        self._on_prefill = on_prefill
         self._rounds: list[Round] = []
         self._emitted: list[int] = []
         self._text: list[str] = []
@@ -197,7 +214,7 @@ class ScriptedStream:
         )
 
 
-def loader(engine: ScriptedEngine, delay: float = 0.0):
+def loader(engine: ScriptedEngine, delay: float = 0.0) -> Callable[[Any, Callable[[str, float], bool]], ScriptedEngine]:
     """A loader that gives this engine."""
 
     def load(_options: Any, progress: Callable[[str, float], bool]) -> ScriptedEngine:
