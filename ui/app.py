@@ -106,6 +106,13 @@ class ChatApp(App[int]):
         puller: Puller = pull_model,
     ) -> None:
         super().__init__()
+        self.title_line = TitleLine(id="title")
+        self.legend = Legend(id="legend")
+        self.transcript = Transcript(id="transcript")
+        self.completions = CompletionList(id="completions")
+        self.composer = Composer(id="composer")
+        self.panel = SpeculationPanel(id="panel")
+        self.status_line = StatusLine(id="status")
         self.options = options
         self._resume = resume
         self._warning = warning
@@ -121,20 +128,19 @@ class ChatApp(App[int]):
         self._figures: TurnFigures | None = None
 
     def compose(self) -> ComposeResult:
-        yield TitleLine(id="title")
+        yield self.title_line
         with Horizontal(id="body"):
             with Vertical(id="main"):
-                yield Legend(id="legend")
-                yield Transcript(id="transcript")
-                yield CompletionList(id="completions")
-                yield Composer(id="composer")
-            yield SpeculationPanel(id="panel")
-        yield StatusLine(id="status")
+                yield self.legend
+                yield self.transcript
+                yield self.completions
+                yield self.composer
+            yield self.panel
+        yield self.status_line
 
     def on_mount(self) -> None:
         self.composer.focus()
         self.composer.set_history(self.dialogue.store.prompts())
-        self.transcript.set_reactive(Transcript.show_provenance, False)
         self._arrange(self.size.width, self.size.height)
         self.set_interval(2.0, self._measure_memory)
         self._on_signals()
@@ -153,20 +159,6 @@ class ChatApp(App[int]):
     # -- parts -----------------------------------------------------------------------------------------------------
 
     @property
-    def transcript(self) -> Transcript:
-        return self.screen_stack[0].query_one(Transcript)
-
-    @property
-    def composer(self) -> Composer:
-        """The input."""
-        return self.screen_stack[0].query_one(Composer)
-
-    @property
-    def panel(self) -> SpeculationPanel:
-        """The speculation panel."""
-        return self.screen_stack[0].query_one(SpeculationPanel)
-
-    @property
     def chosen(self) -> StoredMessage | None:
         """The message chosen with the keys."""
         return self.focused.message if isinstance(self.focused, TurnView) else None
@@ -174,10 +166,10 @@ class ChatApp(App[int]):
     # -- what the dialogue asks for ----------------------------------------------------------------------------------
 
     def refresh_state(self) -> None:
-        dialogue, base = self.dialogue, self.screen_stack[0]
-        base.query_one(TitleLine).show(dialogue.conversation.title, dialogue.facts, dialogue.loading)
+        dialogue = self.dialogue
+        self.title_line.show(dialogue.conversation.title, dialogue.facts, dialogue.loading)
         live = dialogue.current
-        base.query_one(StatusLine).show(
+        self.status_line.show(
             figures=self._figures,
             panel=self.panel.display,
             next_on=dialogue.next_on,
@@ -186,7 +178,7 @@ class ChatApp(App[int]):
             queued=dialogue.queued is not None,
             editing=self._editing is not None,
         )
-        for empty in base.query(EmptyState):
+        for empty in self.transcript.query(EmptyState):
             empty.loaded = dialogue.facts.title if dialogue.facts else dialogue.loading
         if self.panel.next_on != dialogue.next_on:
             self.panel.next_on = dialogue.next_on
@@ -233,7 +225,7 @@ class ChatApp(App[int]):
 
     def flash(self, text: str) -> None:
         """Say something small and passing in the status line."""
-        self.screen_stack[0].query_one(StatusLine).flash(text)
+        self.status_line.flash(text)
 
     def put_on_clipboard(self, text: str) -> None:
         """Through the terminal (OSC 52) and, where it is installed and works, the system's own clipboard."""
@@ -287,7 +279,7 @@ class ChatApp(App[int]):
         """Colour tokens by their origin, or not."""
         shown = not self.transcript.show_provenance
         self.transcript.show_provenance = shown
-        self.screen_stack[0].query_one(Legend).display = shown
+        self.legend.display = shown
 
     def show_keys(self) -> None:
         """Show the keys panel."""
@@ -419,12 +411,11 @@ class ChatApp(App[int]):
             self._end_edit()
             self.refresh_state()
         found = candidates(self, self.composer.before_cursor(), self.composer.text) if self.composer.has_focus else []
-        completions = self.query_one(CompletionList)
-        completions.offer(found)
+        self.completions.offer(found)
         self.composer.completing = bool(found)
 
     def on_composer_steered(self, event: Composer.Steered) -> None:
-        completions = self.query_one(CompletionList)
+        completions = self.completions
         if event.key == "pageup":
             self.transcript.release_anchor()
             self.transcript.scroll_page_up(animate=False)
@@ -454,7 +445,8 @@ class ChatApp(App[int]):
         self.composer.focus()
 
     async def on_from_worker(self, message: FromWorker) -> None:
-        await self.dialogue.handle(message.event)
+        if self.is_running:
+            await self.dialogue.handle(message.event)
 
     def on_resize(self, event: textual_events.Resize) -> None:
         self._arrange(event.size.width, event.size.height)

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class Stage(Protocol):
     """What the dialogue asks of the application."""
 
-    @property
-    def transcript(self) -> Transcript: ...
+    transcript: Transcript
+
     def refresh_state(self) -> None:
         """Title, status line and panel may be out of date."""
 
