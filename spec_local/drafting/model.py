@@ -21,6 +21,10 @@ from spec_local.sampling.constraint import Walk
 from spec_local.sampling.row import Row
 
 
+_TOGETHER = 32
+"""Most tokens each of several streams brings into their first step."""
+
+
 @dataclass(slots=True)
 class _Stream:
     """One sequence while its draft is being made."""
@@ -133,7 +137,9 @@ class ModelDrafter:
         live = [stream for stream in streams if stream.room > 0]
         for stream in live:
             stream.width = self.model.n_batch // len(live)
-        chunks = [self._first_step(stream.request, stream.width) for stream in live]
+        # What is long is read alone, so that the next stream may find its own prompt's beginning in this one's cache.
+        most = self.model.n_batch if len(live) < 2 else _TOGETHER
+        chunks = [self._first_step(stream.request, min(stream.width, most)) for stream in live]
         while live:
             for stream, logits in zip(live, self._cache.decode(chunks), strict=True):
                 self._known.setdefault(stream.request.slot, len(stream.request.tokens))
@@ -156,7 +162,8 @@ class ModelDrafter:
         """Everything the cache lacks, the last token included, as one chunk of at most `room` tokens."""
         slot, tokens = request.slot, request.tokens
         last = len(tokens) - 1  # is decoded even where it is there: its row is wanted
-        held = min(self._cache.shared(slot, tokens, self._known.pop(slot, 0)), last)
+        held = self._cache.shared(slot, tokens, self._known.pop(slot, 0))
+        held = min(self._cache.adopt(slot, tokens, held), last)
         self._cache.cut(slot, held)
         if len(tokens) - held > room:
             held = len(tokens) - room
