@@ -7,9 +7,9 @@ import sys
 from dataclasses import replace
 
 import pytest
-from spec_local.models_manifest.gguf_header import Header, read_header
 from tiny_gguf import write_recurrent, write_transformer
 
+from spec_local.models_manifest.gguf_header import Header, read_header
 from spec_local.session import memory
 from spec_local.session.memory import Room, plan, suggestions, with_sizes
 from spec_local.session.options import EngineOptions
@@ -19,12 +19,12 @@ GB = 10**9
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Header:
-    return read_header(write_transformer(tmp_path_factory.mktemp("t") / "t.gguf", layers=4, n_ctx_train=8192))
+    return read_header(write_transformer(tmp_path_factory.mktemp("t") / "t.gguf", width=32, layers=4, n_ctx_train=8192))
 
 
 @pytest.fixture(scope="module")
 def draft(tmp_path_factory: pytest.TempPathFactory) -> Header:
-    return read_header(write_transformer(tmp_path_factory.mktemp("d") / "d.gguf", seed=1))
+    return read_header(write_transformer(tmp_path_factory.mktemp("d") / "d.gguf", seed=1, width=32, layers=2))
 
 
 def test_parts_add_up_over_both_models(target, draft):
@@ -163,9 +163,8 @@ print(here.memory_info().rss - before, loaded.memory.total)
     ],
 )
 def test_the_estimate_is_within_a_tenth_of_what_a_process_takes(target, draft, n_ctx):
-    from spec_local.models_manifest import resolve_model
-
     from spec_local.errors import ModelError
+    from spec_local.models_manifest import resolve_model
 
     for name in {target, draft} - {"none"}:
         try:
