@@ -476,8 +476,8 @@ class ChatApp(App[int]):
         if self.panel.display:
             import psutil
 
-            self.panel.memory = psutil.Process().memory_info().rss
-            if self.dialogue.current is None:
+            before, self.panel.memory = self.panel.memory, psutil.Process().memory_info().rss
+            if self.dialogue.current is None and abs(self.panel.memory - (before or 0)) > 5e6:
                 self.panel.changed()
 
     def _on_signals(self) -> None:
