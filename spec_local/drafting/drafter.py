@@ -36,6 +36,9 @@ class DraftRequest:
     more: Callable[[list[float]], bool]
     """`more(confidence so far)`: is one more token wanted? Asked after each drafted token, before the next one is
     drawn, so it never sees a token that is thrown away. A drafter whose tokens cost nothing need not ask."""
+    guess: Callable[[list[int]], Sequence[int]] | None = None
+    """`guess(drafted so far)`: tokens that another drafter expects next. A model may read them along in its next pass: where
+    it then draws the very same ones, the rows after them are already there. It never changes what is drafted."""
 
 
 class Drafter(Protocol):
