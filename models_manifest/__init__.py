@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         resolve_pair,
     )
     from spec_local.models_manifest.sizes import show_bytes
+    from spec_local.models_manifest.splits import split_files
     from spec_local.models_manifest.store import requantised_path
     from spec_local.models_manifest.suggest import PossibleDraft, possible_drafts
 
@@ -87,6 +88,7 @@ _LAZY = {
     "resolve_model": "resolve",
     "resolve_pair": "resolve",
     "show_bytes": "sizes",
+    "split_files": "splits",
     "split_weights": "estimate",
     "user_catalogue_path": "catalogue",
     "vocabulary_bytes": "estimate",
@@ -131,6 +133,7 @@ __all__ = [
     "resolve_model",
     "resolve_pair",
     "show_bytes",
+    "split_files",
     "split_weights",
     "user_catalogue_path",
     "vocabulary_bytes",

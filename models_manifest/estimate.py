@@ -2,8 +2,8 @@
 
 Key/value cells, window and recurrent sizes follow llama.cpp's `llama-kv-cache.cpp`, `llama-kv-cache-iswa.cpp` and
 `llama-hparams.cpp`. The compute buffer is the largest of three stages of the reserved graph; on the CPU back end it
-agrees with what llama.cpp reports within 5 % for models with and without sliding window and flash attention, and with the
-logits of all tokens or of a few reserved.
+agrees with what llama.cpp reports within 5 % for models with and without sliding window and flash attention, and with
+room for the logits of all tokens or of a few.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CELL_STEP = 256
 _BYTES = {name.lower(): (block, size) for name, block, size in TENSOR_TYPES.values()}
 _REPACKED_X86 = ("Q4_0", "Q4_K", "Q2_K", "IQ4_NL")
 _REPACKED_ARM = (*_REPACKED_X86, "Q8_0", "Q5_K", "Q6_K")
-"""Types the processor back end may repack (`ggml-cpu/repack.cpp`); a processor without the instructions repacks fewer."""
+"""Types the processor back end may repack (`ggml-cpu/repack.cpp`); an old processor repacks fewer."""
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "iq4_nl", "q4_1", "q4_0")
 """Types llama.cpp keeps keys and values in."""
 
@@ -102,9 +102,9 @@ def compute_bytes(
 ) -> int:
     """Bytes of the graph's scratch buffer and of `rows` rows of logits handed out, all float32.
 
-    The buffer holds one stage at a time: the logits of the micro-batch, the attention weights of one layer (without flash
-    attention), or one feed-forward layer. `most_rows` is llama.cpp's `n_outputs_max`: logits are reserved for so many tokens
-    of the micro-batch only; None for all of them.
+    The buffer holds one stage at a time: the logits of the micro-batch, the attention weights of one layer (without
+    flash attention), or one feed-forward layer. `most_rows` is llama.cpp's `n_outputs_max`: logits are reserved for so
+    many tokens of the micro-batch only; None for all of them.
     """
     n_vocab, n_embd = header.tokenizer.n_vocab, header.layers.n_embd
     cells = _padded(n_ctx)
@@ -119,8 +119,8 @@ def compute_bytes(
 def repacked_bytes(header: Header, gpu_layers: int = 0, machine: str = "") -> int:
     """Bytes of the second copy that llama.cpp's processor back end makes of weights it has faster kernels for.
 
-    The first copy is the mapped file: it stays resident until the system wants its memory back. The token embedding, of which
-    rows are looked up, is not repacked.
+    The first copy is the mapped file: it stays resident until the system wants its memory back. The token embedding,
+    of which rows are looked up, is not repacked.
 
     Args:
         header: The model.
@@ -143,7 +143,7 @@ def repacked_bytes(header: Header, gpu_layers: int = 0, machine: str = "") -> in
 
 
 def vocabulary_bytes(header: Header) -> int:
-    """Bytes of llama.cpp's own tables of tokens and merges: about 166 for each of both (measured on three vocabularies)."""
+    """Bytes of llama.cpp's own tables: about 166 for each token and each merge (measured on three vocabularies)."""
     return 166 * (header.tokenizer.n_vocab + header.tokenizer.n_merges)
 
 

@@ -52,7 +52,7 @@ class Disagreement:
 class Fresh:
     """A model over a run's tokens, from empty caches: what it says after the last one, and how much that may vary.
 
-    The prompt was prefilled as the engine prefills it; the answer was then evaluated in narrow passes. In one batch over
+    The prompt was prefilled as the engine prefills it; the answer was then evaluated in narrow passes. In one batch of
     all tokens the large-batch kernels come into play, whose rounding differs more.
     """
 

@@ -36,6 +36,8 @@ from spec_local.sampling.row import Row
 LEVEL = 1e-3
 """Chance that a run of all tests together raises a false alarm."""
 LEAK_CAP = 20.0
+FAR_ROW = 0.25
+"""Draft rows whose mean total variation from fresh ones is larger belong elsewhere; rounding makes a few hundredths."""
 LIKELIEST = 64
 """Tokens kept of a row for resampling."""
 STREAM = 6
@@ -248,6 +250,9 @@ def draft_row_distance(runs: Many[tuple[Recorder, Replay]]) -> tuple[float | Non
             f"the draft rows given to the acceptance rule fit the position {'after' if nearest > 0 else 'before'} "
             f"their own: mean total variation {mean[nearest]:.2f} there, {mean[0]:.2f} at their own"
         )
+        return mean[0], [Problem("distribution", Kind.DRAFT_ROW, message)]
+    if mean[0] > FAR_ROW:
+        message = f"the draft rows given to the acceptance rule are {mean[0]:.2f} in total variation from the draft model's"
         return mean[0], [Problem("distribution", Kind.DRAFT_ROW, message)]
     return mean[0], []
 

@@ -55,10 +55,10 @@ def run(arguments: Any) -> int:
     prompt = read_prompt(arguments)
     # Checked before a model is loaded: a typing error should not cost a minute.
     from spec_local.cli.interrupt import Interrupt, InThread
-    from spec_local.cli.loading import engine_options, load_engine, sampling
+    from spec_local.cli.loading import engine_options, load_engine, sampling, structure
 
     engine_options(settings)
-    wanted = sampling(settings)
+    wanted, shape = sampling(settings), structure(settings)
     output = TextOutput(arguments.output)
     engine: Engine | None = None
     stream: Stream | None = None
@@ -66,7 +66,7 @@ def run(arguments: Any) -> int:
     def pieces() -> Iterator[Piece]:
         nonlocal engine, stream
         engine = load_engine(settings, lambda: interrupt.seen)
-        stream = engine.stream(prompt, sampling=wanted, system=arguments.system, raw=arguments.raw)
+        stream = engine.stream(prompt, sampling=wanted, system=arguments.system, raw=arguments.raw, structure=shape)
         for notice in (*engine.notices, *stream.notices, *(_facts(engine, wanted) if arguments.stats else ())):
             print(f"note: {harmless(notice)}", file=sys.stderr)
         if interrupt.seen:

@@ -15,6 +15,7 @@ from spec_local.cli.exit_codes import ExitCode, exit_code
 from spec_local.errors import SpecLocalError, UsageError
 
 COMMANDS = {
+    "chat": "chat in the terminal",
     "generate": "answer a prompt",
     "bench": "measure whether drafting pays here, and on which texts",
     "verify": "check that speculation changes nothing, on this machine with this pair",

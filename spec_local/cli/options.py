@@ -142,6 +142,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("min_tokens", "sampling", int, "no end before this many tokens", metavar="N", default="0"),
     Option("logprobs", "sampling", int, "log-probabilities of each token and its N likeliest rivals", metavar="N"),
     Option("stop", "sampling", str, "text that ends the answer", metavar="TEXT", many=True),
+    Option("json_schema", "sampling", str, "the answer is JSON that follows this schema", metavar="FILE"),
+    Option("grammar", "sampling", str, "the answer follows this GBNF grammar", metavar="FILE"),
 )
 
 _TITLES: dict[Group, str] = {

@@ -16,7 +16,7 @@ class Draft:
     rows: list[Row] | None
     """`q_1 .. q_γ` the tokens were drawn from; None for one-hot drafts (text)."""
     source: str
-    """Who drafted: "text", "model", or "none" for the empty draft of a round without a drafter."""
+    """Who drafted: "text", "model", "grammar", or "none" for the empty draft of a round without a drafter."""
     confidence: list[float]
     """One number in [0, 1] per token, comparable only within one source: the draft model's probability of the token
     (at temperature 1, whatever it was drawn with); the text drafter's estimate that the text goes on with it."""
@@ -36,6 +36,8 @@ class Draft:
 
 NO_SOURCE = "none"
 """Source of a round that drafted nothing."""
+GRAMMAR_SOURCE = "grammar"
+"""Source of drafts that spell what a grammar makes certain."""
 
 
 def no_draft() -> Draft:

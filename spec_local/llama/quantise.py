@@ -1,99 +1,140 @@
-"""Make another quantisation of a model file with llama.cpp, in a child process.
+"""Write a model file in another quantisation. Done in a child process: a crash in native code becomes a sentence.
 
-llama.cpp's quantiser cannot be stopped, and ends the process where an assertion fails; a child can be, and may. What it
-logs for every tensor is the progress.
+Requantising an already quantised file loses a little more than quantising the original would have: good enough for a draft
+model, whose errors cost speed and never change the text, and for measuring what a quantisation would cost here.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from spec_local.errors import BackendError, ModelError, UsageError
 
-QuantiseProgress = Callable[[int, int, str], None]
-"""Called with (tensors done, tensors in all, name of the tensor); may raise to stop."""
+TYPES = {
+    "f32": 0,
+    "f16": 1,
+    "bf16": 32,
+    "q8_0": 7,
+    "q6_k": 18,
+    "q5_k_m": 17,
+    "q5_k_s": 16,
+    "q5_1": 9,
+    "q5_0": 8,
+    "q4_k_m": 15,
+    "q4_k_s": 14,
+    "q4_1": 3,
+    "q4_0": 2,
+    "iq4_nl": 25,
+    "iq4_xs": 30,
+    "q3_k_m": 12,
+    "q3_k_s": 11,
+    "q2_k": 10,
+}
+"""Quantisations and their llama.cpp numbers (`llama_ftype`)."""
 
-FILE_TYPES = {
-    "f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q2_k": 10, "q3_k_s": 11, "q3_k_m": 12,
-    "q3_k_l": 13, "q4_k_s": 14, "q4_k_m": 15, "q5_k_s": 16, "q5_k_m": 17, "q6_k": 18, "iq4_nl": 25, "iq4_xs": 30, "bf16": 32,
-}  # fmt: skip
-"""Names of the types that need no importance matrix, and llama.cpp's `llama_ftype` of each."""
+Progress = Callable[[float], None]
+"""Called with the fraction of tensors written, 0.0 to 1.0."""
 
-_TENSOR = re.compile(r"^\[\s*(\d+)/\s*(\d+)\]\s*(\S+)")
+_TENSOR = re.compile(r"^\[\s*(\d+)/\s*(\d+)\]")
+_LINES = 12
 
 
-def quantise(
-    source: Path, target: Path, type: str, progress: QuantiseProgress | None = None, *, pure: bool = False
-) -> None:
-    """Write `source` in another type; `target` appears whole or not at all.
+def quantise(source: Path, target: Path, kind: str, progress: Progress | None = None, *, pure: bool = False) -> None:
+    """Write `source` as `target` in another quantisation. `target` appears whole or not at all.
 
     Args:
-        source: A GGUF file; of a split model its first file.
-        target: Where to.
-        type: One of `FILE_TYPES`.
-        progress: Told before every tensor.
-        pure: This type for every matrix, instead of llama.cpp's mixture with better ones where it matters most.
+        source: A GGUF file, quantised or not; of a split one, its first part.
+        target: The file to write; one that is there is replaced.
+        kind: A name from `TYPES`, in any case.
+        progress: Called as tensors are written.
+        pure: Every tensor in this very type. Otherwise llama.cpp keeps some, above all the output, in a finer one.
 
     Raises:
-        UsageError: There is no such type.
-        ModelError: The file cannot be quantised, or not written.
-        BackendError: llama.cpp does not run here.
+        UsageError: There is no such quantisation, or source and target are the same file.
+        ModelError: llama.cpp cannot read the source, or the target cannot be written.
+        BackendError: The child process died.
     """
-    if type not in FILE_TYPES:
-        raise UsageError(f"{type!r} is no type a model can be made in.", f"Choose one of {', '.join(FILE_TYPES)}.")
-    part = target.with_name(f"{target.name}.part")
-    command = [sys.executable, "-m", __name__, str(source), str(part), type, str(int(pure))]
-    last: list[str] = []
+    if kind.lower() not in TYPES:
+        raise UsageError(f"There is no quantisation {kind!r}.", f"There are {', '.join(TYPES)}.")
+    if not source.is_file():
+        raise ModelError(f"There is no file {source}.")
+    if source.resolve() == target.resolve():
+        raise UsageError(f"{source} cannot be written over itself.")
+    part = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        try:
-            assert child.stdout is not None
-            for raw in child.stdout:
-                line = raw.decode("utf-8", "replace").strip()
-                tensor = _TENSOR.match(line)
-                if tensor and progress is not None:
-                    progress(int(tensor[1]) - 1, int(tensor[2]), tensor[3])
-                elif line:
-                    last = [*last[-9:], line]
-            status = child.wait()
-        finally:
-            child.kill()
-            child.wait()
-        if status != 0:
-            said = next((line for line in reversed(last) if "failed" in line or "error" in line.lower()), "")
-            said = said or (last[-1] if last else f"it ended with status {status}")
-            raise ModelError(f"llama.cpp cannot make {type} of {source}: {said}.".replace("..", "."))
-        part.replace(target)
+        _run_child([str(source), str(part), kind.lower(), str(int(pure))], source, progress)
+        os.replace(part, target)
     except OSError as error:
         raise ModelError(f"{target} cannot be written: {error.strerror or error}.") from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
 
 
-def _quantise_here(source: str, target: str, type: str, pure: bool) -> int:
-    """The child's work; returns its exit status."""
-    from spec_local.llama.library import llama, set_verbose
+def _run_child(arguments: list[str], source: Path, progress: Progress | None) -> None:
+    command = [sys.executable, "-m", "spec_local.llama.quantise", *arguments]
+    last: deque[str] = deque(maxlen=_LINES)
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace"
+    ) as child:
+        try:
+            assert child.stdout is not None
+            for line in child.stdout:
+                found = _TENSOR.match(line)
+                if found is None:
+                    last.append(line.strip())
+                elif progress is not None:
+                    progress(int(found[1]) / int(found[2]))
+        except BaseException:  # Ctrl-C, or the caller's own: the child writes for nobody any more
+            child.kill()
+            raise
+    if child.returncode == 0:
+        return
+    if child.returncode < 0:
+        try:
+            name = signal.Signals(-child.returncode).name
+        except ValueError:
+            name = f"signal {-child.returncode}"
+        raise BackendError(f"llama.cpp died with {name} while quantising {source}.", _hint(source))
+    said = next((line for line in reversed(last) if line), f"status {child.returncode}")
+    raise ModelError(f"llama.cpp cannot quantise {source}: {said}.", _hint(source))
 
-    set_verbose(True)
-    try:
-        library = llama()
-    except BackendError as error:
-        print(error.message)
-        return 1
-    params = library.llama_model_quantize_default_params()
-    params.ftype = FILE_TYPES[type]
-    params.pure = pure
+
+def _hint(source: Path) -> str:
+    return f"Check the file with `spec-local models show {source}`."
+
+
+def _child(source: str, target: str, kind: str, pure: str) -> int:
+    """Runs in the child: llama.cpp's own log lines on standard output, its verdict as the exit status."""
+    import ctypes
+
+    from spec_local.llama.library import llama
+
+    lib = llama()
+
+    def on_log(_level: int, text: bytes | None, _data: Any) -> None:
+        sys.stdout.buffer.write(text or b"")
+        sys.stdout.buffer.flush()
+
+    callback = lib.llama_log_callback(on_log)
+    lib.llama_log_set(callback, ctypes.c_void_p(0))
+    params = lib.llama_model_quantize_default_params()
+    params.ftype = TYPES[kind]
     params.allow_requantize = True
-    params.nthread = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    encoded = (os.fsencode(path) if os.name != "nt" else path.encode() for path in (source, target))
-    return int(library.llama_model_quantize(*encoded, params))
+    params.pure = pure == "1"
+    status = lib.llama_model_quantize(os.fsencode(source), os.fsencode(target), ctypes.byref(params))
+    return 1 if status else 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(min(1, abs(_quantise_here(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4] == "1"))))
+    sys.exit(_child(*sys.argv[1:]))

@@ -30,8 +30,8 @@ class Vocabulary:
         self._pieces: dict[int, bytes] = {}
         is_end, named = self._lib.llama_vocab_is_eog, (self.eos, self._lib.llama_vocab_eot(handle))
         ends = [token for token in range(self.size) if is_end(handle, token)]
-        # llama.cpp makes an end of any token with an end-like text, and marks it as a control token besides what the file
-        # says it is. Several vocabularies have `</s>` as ordinary HTML: an answer must neither end there nor lose it.
+        # llama.cpp makes an end of any token with an end-like text, and marks it as a control token besides what the
+        # file says. Several vocabularies have `</s>` as ordinary HTML: an answer must neither end there nor lose it.
         self._ordinary = frozenset(
             token
             for token in ends

@@ -1,4 +1,4 @@
-"""What a grammar needs to be exact under speculation: a state that moves with emitted tokens, and walks ahead on copies.
+"""What makes a grammar exact under speculation: a state moved by emitted tokens, and copies that walk ahead.
 
 A constraint turns rows into rows over the tokens a grammar admits; the target's law is the masked one, for plain
 decoding and for every draft alike. Its state is advanced by emitted tokens only. What would be admitted along a drafted
@@ -41,7 +41,7 @@ class Constraint(Protocol):
 
 
 class Walk:
-    """Masks along drafted paths from one state. Made anew after every emitted token; each mask is computed once.
+    """What is admitted along drafted paths from one state. Made anew after every round; each mask is computed once.
 
     Args:
         start: The state after the emitted tokens; it is not moved.
@@ -49,38 +49,41 @@ class Walk:
 
     def __init__(self, start: Constraint) -> None:
         self._start = start
-        self._state: Constraint | None = None
-        self._path: list[int] = []
-        self._masks: list[Mask | None] = [None]  # [i]: after the first i tokens of the path
+        self._state: Constraint | None = None  # after `_path`
+        self._path: tuple[int, ...] = ()
+        self._masks: dict[tuple[int, ...], Mask | None] = {}
 
     def allowed(self, drafted: Sequence[int]) -> Mask | None:
         """Tokens admitted after the emitted ones and `drafted`.
 
         Returns:
-            None where `drafted` is itself not admitted: nothing is known of what follows, nor ever needed, since the
-            acceptance of such a path is 0.
+            None where `drafted` is itself not admitted: what follows it is never needed, since its acceptance is 0.
 
         Raises:
             SpecLocalError: The grammar engine gave up.
         """
-        depth = len(drafted)
-        if self._state is None or self._path[:depth] != list(drafted[: len(self._path)]):
-            self._state, self._path, self._masks = self._start.fork(), [], self._masks[:1]
-        while len(self._path) < depth:
-            token = drafted[len(self._path)]
+        path = tuple(drafted)
+        if path not in self._masks:
+            state = self._at(path)
+            self._masks[path] = None if state is None else state.allowed()
+        return self._masks[path]
+
+    def forced(self, drafted: Sequence[int], limit: int) -> list[int]:
+        """Tokens that spell what must come after `drafted`, at most `limit`."""
+        state = self._at(tuple(drafted)) if limit > 0 else None
+        return [] if state is None else state.forced(limit)
+
+    def legal(self, tokens: Sequence[int]) -> int:
+        """How many of `tokens` could be emitted next."""
+        return self._start.legal(tokens)
+
+    def _at(self, path: tuple[int, ...]) -> Constraint | None:
+        """A state after `path`, or None where that is not admitted."""
+        if self._state is None or self._path != path[: len(self._path)]:
+            self._state, self._path = self._start.fork(), ()
+        for token in path[len(self._path) :]:
             if not self._state.advance(token):
                 self._state = None
                 return None
-            self._path.append(token)
-            self._masks.append(None)
-        mask = self._masks[depth]
-        if mask is None:
-            if len(self._path) > depth:  # walked past without asking: step another copy up to here
-                state = self._start.fork()
-                for token in drafted:
-                    state.advance(token)
-                mask = state.allowed()
-            else:
-                mask = self._state.allowed()
-            self._masks[depth] = mask
-        return mask
+        self._path = path
+        return self._state

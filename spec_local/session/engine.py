@@ -33,8 +33,13 @@ from spec_local.session.loading import Loaded, LoadProgress, cannot_trim, load_m
 from spec_local.session.memory import MemoryPlan
 from spec_local.session.numerics import numerics
 from spec_local.session.options import EngineOptions
+<<<<<<< HEAD
 from spec_local.session.result import Result, Timings, spell
 from spec_local.session.stream import Stream
+=======
+from spec_local.session.result import Piece, Result, Timings, spell
+from spec_local.session.structured import Structure, Structures
+>>>>>>> 25bc43d (Schemas and grammars, exact under speculation: masks on both sides, certain tokens for free)
 from spec_local.session.template import ChatTemplate, Message
 from spec_local.session.text_stream import TextStream
 from spec_local.speculation.adaptive import AdaptiveController
@@ -87,6 +92,7 @@ class Engine:
         self.notices = list(loaded.notices)
         """What a person should know about how this engine was loaded."""
         self._lock = threading.Lock()
+        self._structures = Structures(self.vocabulary)
         self._native = threading.Lock()  # held while llama.cpp may be in use: `close` must not free what it reads
         self._closed = False
         self._chat_template = self._load_template()
@@ -117,6 +123,7 @@ class Engine:
         system: str | None = None,
         raw: bool = False,
         speculate: bool = True,
+        structure: Structure | None = None,
         on_prefill: Progress | None = None,
     ) -> Stream:
         """Answer `prompt`, piece by piece.
@@ -127,13 +134,14 @@ class Engine:
             system: A system message.
             raw: Use no chat template.
             speculate: False for plain decoding.
+            structure: A schema or grammar the answer follows, made by `structured.json_schema` or `structured.gbnf`.
             on_prefill: Called with (tokens done, tokens to do).
 
         Raises:
             UsageError: The prompt is empty or does not fit the context.
             TemplateError: The chat template refuses the conversation.
         """
-        generation = self.prepare(Request(prompt, sampling or Sampling(), system, raw, speculate))
+        generation = self.prepare(Request(prompt, sampling or Sampling(), system, raw, speculate, structure))
         if not self._lock.locked():
             self._allow()  # here, not when it starts: a cancel that comes in between is meant for this stream
         return Stream(self, generation, on_prefill)
@@ -146,9 +154,12 @@ class Engine:
         system: str | None = None,
         raw: bool = False,
         speculate: bool = True,
+        structure: Structure | None = None,
     ) -> Result:
         """The same as `stream`, whole."""
-        stream = self.stream(prompt, sampling=sampling, system=system, raw=raw, speculate=speculate)
+        stream = self.stream(
+            prompt, sampling=sampling, system=system, raw=raw, speculate=speculate, structure=structure
+        )
         for _ in stream:
             pass
         return stream.result
@@ -189,6 +200,7 @@ class Engine:
             on_token=stream.push,
             speculate=request.speculate,
             top_logprobs=sampling.logprobs,
+            constraint=None if request.structure is None else self._structures.start(request.structure),
             pace=self._speculator.controller.enter(),
         )
         return Generation(request, sequence, stream, seed, origins, notices)

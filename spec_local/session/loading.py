@@ -15,7 +15,7 @@ from spec_local.llama.context import Context, ContextOptions
 from spec_local.llama.devices import pick_devices
 from spec_local.llama.model import ALL_LAYERS, Model, Offload
 from spec_local.llama.probe import require_backend
-from spec_local.models_manifest import Header, ResolvedModel, show_bytes
+from spec_local.models_manifest import Header, ResolvedModel, show_bytes, split_files
 from spec_local.session.memory import MemoryPlan, plan, suggestions, with_sizes, without_draft
 from spec_local.session.options import EngineOptions
 
@@ -195,7 +195,8 @@ def _go_on_without(error: ModelError | BackendError, options: EngineOptions, not
 
 
 def _open(path: Path, offload: Offload, options: ContextOptions, role: str, progress: LoadProgress | None) -> Context:
-    report = None if progress is None else lambda fraction: progress(f"{role} {path.name}", fraction)
+    what = f"{role} {path.name} ({show_bytes(sum(file.stat().st_size for file in split_files(path)))})"
+    report = None if progress is None else lambda fraction: progress(what, fraction)
     model = Model(path, offload, report)
     try:
         return Context(model, options)

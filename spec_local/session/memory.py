@@ -1,7 +1,7 @@
 """Whether what is asked for fits: an estimate from the headers of the files, made before anything is loaded.
 
-`plan` also decides what was left to it: `n_ctx="auto"` is the largest context that fits beside the weights, `gpu_layers="auto"` as
-many layers as the offload devices have room for.
+`plan` also decides what was left to it: `n_ctx="auto"` is the largest context that fits beside the weights,
+`gpu_layers="auto"` as many layers as the offload devices have room for.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class MemoryPlan:
         return self.needed_host <= share * room.host and self.on_devices <= share * room.devices
 
     def hopeless(self) -> bool:
-        """Whether loading must fail: what cannot be dropped and read again exceeds all memory there is, swap included."""
+        """Whether loading must fail: what cannot be dropped and read again exceeds RAM and swap together."""
         room = self.room
         if room.address_space is not None and self.total - self.on_devices > room.address_space:
             return True
@@ -151,7 +151,7 @@ def plan(options: EngineOptions, target: Header, draft: Header | None, room: Roo
         used = offload_devices(options.device) + (offload_devices(options.draft_device) if draft is not None else [])
         room = free_room({device.name: device for device in used}.values())
     if "n_ctx" not in options.model_fields_set and options.tokens > _trained(target):
-        options = options.model_copy(update={"n_ctx": _trained(target)})  # nobody asked for more than it was trained for
+        options = options.model_copy(update={"n_ctx": _trained(target)})  # nobody asked for more
     layers = {
         "gpu_layers": _whole(options.gpu_layers, options.device, room),
         "draft_gpu_layers": _whole(options.draft_gpu_layers, options.draft_device, room),
@@ -214,14 +214,13 @@ def free_room(devices: Iterable[Device] = ()) -> Room:
 def _estimate(
     options: EngineOptions, target: Header, draft: Header | None, room: Room, layers: dict[str, int]
 ) -> MemoryPlan:
-    assert options.n_ctx != "auto"
-    o = options
-    draft_n_ctx = o.draft_n_ctx or o.n_ctx
-    models = [_of("target", target, o, o.n_ctx, (o.cache_type_k, o.cache_type_v), layers["gpu_layers"], o.max_rows)]
+    o, n_ctx = options, options.tokens
+    draft_n_ctx = o.draft_n_ctx or n_ctx
+    models = [_of("target", target, o, n_ctx, (o.cache_type_k, o.cache_type_v), layers["gpu_layers"], o.max_rows)]
     if draft is not None:
         types = o.draft_cache_type_k, o.draft_cache_type_v
         models.append(_of("draft", draft, o, draft_n_ctx, types, layers["draft_gpu_layers"], o.parallel))
-    return MemoryPlan(o.n_ctx, draft_n_ctx, layers["gpu_layers"], layers["draft_gpu_layers"], tuple(models), room)
+    return MemoryPlan(n_ctx, draft_n_ctx, layers["gpu_layers"], layers["draft_gpu_layers"], tuple(models), room)
 
 
 def _of(

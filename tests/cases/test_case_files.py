@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from spec_local.models_manifest import read_header
 from tiny_gguf import write_recurrent, write_transformer
 
 import spec_local
@@ -23,7 +24,7 @@ from spec_local.session.options import EngineOptions
 
 
 @pytest.fixture(params=["missing", "text", "folder", "other vocabulary", "empty"])
-def useless(request, tmp_path) -> Path:
+def useless(request, tmp_path):
     path = tmp_path / "useless.gguf"
     if request.param == "text":
         path.write_text("I am no model.\n" * 100)
@@ -81,8 +82,17 @@ def test_a_draft_that_fails_to_load_frees_the_target(target, draft, monkeypatch,
         return real_open(path, *rest)
 
     monkeypatch.setattr(loading, "_open", opens)
-    monkeypatch.setattr(Model, "close", lambda self: (closed.append("model"), close_model(self))[1])
-    monkeypatch.setattr(Context, "close", lambda self: (closed.append("context"), close_context(self))[1])
+
+    def note_model(self):
+        closed.append("model")
+        close_model(self)
+
+    def note_context(self):
+        closed.append("context")
+        close_context(self)
+
+    monkeypatch.setattr(Model, "close", note_model)
+    monkeypatch.setattr(Context, "close", note_context)
     done = answer("-m", target, "-d", draft)
     assert done.code == 3
     assert f"The draft model {draft} could not be used: llama.cpp has no memory for it." in done.err
@@ -95,7 +105,7 @@ def test_a_draft_that_fails_to_load_frees_the_target(target, draft, monkeypatch,
 def test_a_draft_without_room_is_refused_before_it_is_loaded(target, draft, monkeypatch, answer):
     from spec_local.session import memory
 
-    alone = memory.plan(EngineOptions(), loading.manifest.read_header(target), None, Room(1 << 30))
+    alone = memory.plan(EngineOptions(), read_header(target), None, Room(1 << 30))
     monkeypatch.setattr(memory, "free_room", lambda _devices=(): Room(alone.needed_host))
     done = answer("-m", target, "-d", draft, "--threads", 1)
     assert done.code == 3
@@ -124,14 +134,14 @@ raise SystemExit(main(sys.argv[2:]))
 @pytest.mark.skipif(sys.platform != "linux", reason="ulimit -v is not enforced elsewhere")
 def test_an_address_space_that_holds_the_target_only(target, tmp_path, answer):
     """`ulimit -v`, as shells set it: the limit is real, and so is the file that does not fit below it."""
-    large = write_transformer(tmp_path / "large.gguf", width=1024, layers=10)  # 400 MB
+    large = write_transformer(tmp_path / "large.gguf", width=768, layers=6)  # 140 MB
     answer("-m", target, "-d", "none")  # finds out here, without the limit, whether llama.cpp works
 
     def limited(*arguments: object) -> subprocess.CompletedProcess[str]:
         command = ["generate", "-m", target, "-p", "hello", "--max-tokens", "4", "--threads", "1", *arguments]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         return subprocess.run(
-            [sys.executable, "-c", _LIMITED, str(350 << 20), *map(str, command)],
+            [sys.executable, "-c", _LIMITED, str(120 << 20), *map(str, command)],
             capture_output=True, text=True, check=False, env=environment,
         )  # fmt: skip
 
@@ -184,7 +194,7 @@ def test_damaged_files_are_refused_before_anything_is_generated(kind, target, dr
 
 
 @pytest.fixture
-def unusual(tmp_path) -> Path:
+def unusual(tmp_path: Path) -> Path:
     folder = tmp_path / "моделі 模型 ünï"
     folder.mkdir()
     return folder
@@ -194,7 +204,9 @@ def test_models_and_batches_in_unusual_folders(unusual, monkeypatch, answer):
     model = write_transformer(unusual / "my model (1).gguf")
     draft = write_transformer(unusual / "der Entwurf.gguf", near=0.2)
     (unusual / "ein gabe.jsonl").write_text('{"prompt": "hello", "id": "ü"}\n', encoding="utf-8")
-    done = answer("-m", model, "-d", draft, "--input", unusual / "ein gabe.jsonl", "--output", unusual / "aus gabe.jsonl")
+    done = answer(
+        "-m", model, "-d", draft, "--input", unusual / "ein gabe.jsonl", "--output", unusual / "aus gabe.jsonl"
+    )
     assert done.code == 0
     record = json.loads((unusual / "aus gabe.jsonl").read_text(encoding="utf-8"))
     assert record["id"] == "ü"
@@ -218,7 +230,9 @@ def test_home_temporary_folder_and_settings_in_an_unusual_folder(unusual, tmp_pa
     assert done.returncode == 0, done.stderr.decode("utf-8", "replace")
     assert json.loads(done.stdout)["model"]["target_path"] == str(model)
     # A Python that was told to believe in ASCII cannot open the file; it says so.
-    done = subprocess.run(command, capture_output=True, check=False, env={**environment, "PYTHONUTF8": "0"}, cwd=unusual)
+    done = subprocess.run(
+        command, capture_output=True, check=False, env={**environment, "PYTHONUTF8": "0"}, cwd=unusual
+    )
     assert done.returncode == 2
     assert b"PYTHONUTF8=1" in done.stderr
     assert b"Traceback" not in done.stderr

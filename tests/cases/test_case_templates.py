@@ -71,7 +71,8 @@ def test_a_raw_prompt_that_begins_with_it_gets_no_second_one(tmp_path):
 def test_the_draft_is_fed_the_targets_ids(tmp_path, run):
     path = write_transformer(tmp_path / "t.gguf", add_bos=True, template="{{ bos_token }}" + TEMPLATE)
     draft = write_transformer(tmp_path / "d.gguf", add_bos=True, near=0.1)
-    done = run("generate", "-m", path, "-d", draft, "-p", "hello", "--draft-length", 3, "--max-tokens", 12, "--json", "--temperature", 0)
+    settings = ("--draft-length", 3, "--max-tokens", 12, "--temperature", 0)
+    done = run("generate", "-m", path, "-d", draft, "-p", "hello", "--json", *settings)
     said = json.loads(done.out)
     assert done.code == 0
     assert said["usage"]["prompt_tokens"] == len(_tokens(path, "hello")[0])
@@ -111,7 +112,8 @@ def test_a_refused_conversation_fails_its_line_and_no_other(tmp_path, answer):
         {"prompt": "hello"},
     ]
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    done = answer("-m", path, "-d", "none", "--input", tmp_path / "in.jsonl", "--output", tmp_path / "out.jsonl", "--parallel", 2)
+    files = ("--input", tmp_path / "in.jsonl", "--output", tmp_path / "out.jsonl")
+    done = answer("-m", path, "-d", "none", *files, "--parallel", 2)
     records = {record["line"]: record for record in map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())}
     assert done.code == 1
     assert "error" not in records[1]
@@ -124,7 +126,7 @@ def test_a_refused_conversation_fails_its_line_and_no_other(tmp_path, answer):
 @pytest.mark.slow
 def test_smollm_with_a_template_that_refuses(tmp_path, home, monkeypatch, answer):
     path = retemplated(_real("smollm2-135m-instruct", home, monkeypatch), tmp_path / "s.gguf", REFUSES)
-    done = answer("-m", path, "-d", "none", "--system", "Answer in one word.", "-p", "The capital of France?", "--stats")
+    done = answer("-m", path, "-d", "none", "--system", "Answer in one word.", "-p", "The capital of France?")
     assert done.code == 0
     assert "put in front of the first user message" in done.err
     assert done.out.strip()
@@ -169,7 +171,8 @@ def test_a_broken_template_of_the_users_own_is_refused_at_load(tmp_path, target,
 def test_raw_prompts_of_a_batch_need_no_template(tmp_path, answer):
     path = write_transformer(tmp_path / "m.gguf", template="{% broken")
     (tmp_path / "in.jsonl").write_text('{"prompt": "hello"}\n{"prompt": "there"}\n')
-    done = answer("-m", path, "-d", "none", "--raw", "--input", tmp_path / "in.jsonl", "--output", tmp_path / "out.jsonl", "--parallel", 1)
+    files = ("--input", tmp_path / "in.jsonl", "--output", tmp_path / "out.jsonl")
+    done = answer("-m", path, "-d", "none", "--raw", *files, "--parallel", 1)
     assert done.code == 0
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 2
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from spec_local.models_manifest.gguf_header import Header, read_header
@@ -164,8 +163,9 @@ print(here.memory_info().rss - before, loaded.memory.total)
     ],
 )
 def test_the_estimate_is_within_a_tenth_of_what_a_process_takes(target, draft, n_ctx):
-    from spec_local.errors import ModelError
     from spec_local.models_manifest import resolve_model
+
+    from spec_local.errors import ModelError
 
     for name in {target, draft} - {"none"}:
         try:

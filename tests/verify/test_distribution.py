@@ -31,7 +31,7 @@ def rows(seed: int, count: int, tokens: int = 12, distance: float = 1.0) -> tupl
     return target, draft
 
 
-def judged(rule: AcceptanceRule, tokens: int = 4_000, chains: int = 2) -> set[Kind]:
+def judged(rule: AcceptanceRule, tokens: int = 3_000, chains: int = 2) -> set[Kind]:
     """Kinds of fault that the resampled tests find in a rule."""
     made = [rows(seed, 24) for seed in range(chains)]
     chance = np.random.default_rng(1)
@@ -88,7 +88,7 @@ def test_shared_noise_in_a_ratio_test_biases_what_is_emitted(monkeypatch: pytest
         def draft_token(self, row: Row, noise: object, position: int) -> int:
             return noise.choose(Purpose.RESIDUAL, position, row.ids, row.probs)  # type: ignore[attr-defined,no-any-return]
 
-    assert judged(Shared(), 12_000) & {Kind.RESIDUAL, Kind.DISTRIBUTION}
+    assert judged(Shared(), 6_000) & {Kind.RESIDUAL, Kind.DISTRIBUTION}
 
 
 @pytest.mark.parametrize("rule", ["rejection", "block"])

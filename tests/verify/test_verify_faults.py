@@ -39,7 +39,7 @@ def plan(rule: str) -> Plan:
         LiveRun("T 0", "some text", GREEDY, drafting),
         LiveRun("T 1", "other text", OPEN, drafting),
     )
-    return Plan(tuple(settings), live, 3_000, 8)
+    return Plan(tuple(settings), live, 2_000, 8)
 
 
 @pytest.fixture

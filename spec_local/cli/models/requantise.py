@@ -14,7 +14,7 @@ from spec_local.cli.loading import progress_bar
 from spec_local.cli.models.output import print_json
 from spec_local.cli.terminal import harmless
 from spec_local.errors import ModelError, UsageError
-from spec_local.llama.quantise import FILE_TYPES, quantise
+from spec_local.llama.quantise import TYPES, quantise
 from spec_local.models_manifest import Header, read_header, requantised_path, resolve_model, show_bytes
 
 _BITS = {"f32": 32.0, "f16": 16.0, "bf16": 16.0, "q8_0": 8.5, "q6_k": 6.6, "q5_1": 6.0, "q5_0": 5.5, "q5_k_m": 5.7}
@@ -25,8 +25,8 @@ _BITS |= {"q5_k_s": 5.5, "q4_1": 5.0, "q4_0": 4.6, "q4_k_m": 4.9, "q4_k_s": 4.6,
 def run_requantise(arguments: Any) -> int:
     """Make the file, put it beside the model's others, and say how to use it."""
     kind = arguments.type.lower()
-    if kind not in FILE_TYPES:
-        raise UsageError(f"There is no type {arguments.type!r}.", f"Choose one of {', '.join(FILE_TYPES)}.")
+    if kind not in TYPES:
+        raise UsageError(f"There is no type {arguments.type!r}.", f"Choose one of {', '.join(TYPES)}.")
     found = resolve_model(arguments.name)
     header = read_header(found.path)
     name = found.entry.name if found.entry is not None else found.path.stem.lower()
@@ -44,10 +44,8 @@ def run_requantise(arguments: Any) -> int:
     print(target)
     print(harmless(f"Use it with -m {spec} or -d {spec} ({show_bytes(size)})."), file=sys.stderr)
     if header.quantisation not in ("F32", "F16", "BF16"):
-        print(
-            f"It was made of {header.quantisation}, not of the full weights: it is for speed, no better than its source.",
-            file=sys.stderr,
-        )
+        source = f"It was made of {header.quantisation}, not of the full weights"
+        print(f"{source}: it is for speed, and no better than that.", file=sys.stderr)
     return ExitCode.OK
 
 
@@ -66,13 +64,7 @@ def _make(header: Header, target: Path, kind: str, pure: bool) -> None:
     print(harmless(f"Making {kind} of {about}, about {show_bytes(expected)}"), file=sys.stderr)
     started = time.monotonic()
     with Interrupt(_stop), progress_bar("quantising") as report:
-        quantise(
-            header.path,
-            target,
-            kind,
-            lambda done, total, tensor: report(done, total, f"{tensor} ({done + 1} of {total})"),
-            pure=pure,
-        )
+        quantise(header.path, target, kind, lambda done: report(done, 1.0, target.name), pure=pure)
     print(f"Made in {time.monotonic() - started:.0f} s", file=sys.stderr)
 
 

@@ -35,7 +35,7 @@ def run_show(arguments: Any) -> int:
     header = read_header(found.path)
     if arguments.template:
         if header.chat_template is None:
-            raise ModelError(f"{found.path} brings no chat template.", "ChatML is used; --chat-template FILE supplies one.")
+            raise ModelError(f"{found.path} has no chat template.", "ChatML is used instead.")
         print(header.chat_template)
         return ExitCode.OK
     drafts = possible_drafts(header)
@@ -80,7 +80,7 @@ def _lines(
         ("file", f"{found.path}\n{files}{show_bytes(header.file_bytes)}, in the folder of {found.origin}"),
         ("model", f"{header.name or 'no name'}, {parameters(header.parameters)} parameters, {header.quantisation}"),
         ("architecture", f"{header.architecture}, {counted(layers.count, 'layer')}{_kind(header)}"),
-        ("context", f"trained for {counted(header.context_length, 'token')}" if header.context_length else "not stated"),
+        ("context", _trained_for(header.context_length)),
     ]
     adds = " and ".join(name for name, on in (("BOS", tokenizer.add_bos), ("EOS", tokenizer.add_eos)) if on)
     kind = f"{tokenizer.model}{f' ({tokenizer.pre})' if tokenizer.pre else ''}"
@@ -177,7 +177,7 @@ def _show_absent(arguments: Any, error: NotPulledError) -> int:
     listed = ", ".join(f"{name} ({show_bytes(count)})" if count else name for name, count in sizes.items())
     lines = [
         ("model", entry.title + (f", {parameters(entry.parameters)} parameters" if entry.parameters else "")),
-        ("context", f"trained for {counted(entry.context_length, 'token')}" if entry.context_length else "not stated"),
+        ("context", _trained_for(entry.context_length)),
         ("listed in", listed),
         ("licence", entry.licence),
         *(("pair", f"{pair.name}: {pair.target} with {pair.draft}") for pair in _pairs(entry)),
@@ -195,6 +195,10 @@ def _pairs(entry: ModelEntry | None) -> list[Pair]:
 
 def _name(found: ResolvedModel) -> str:
     return found.entry.name if found.entry is not None else found.name
+
+
+def _trained_for(tokens: int | None) -> str:
+    return f"trained for {counted(tokens, 'token')}" if tokens else "not stated"
 
 
 def _kind(header: Header) -> str:
