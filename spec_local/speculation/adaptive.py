@@ -83,15 +83,17 @@ class AdaptiveController:
 
     def enter(self) -> Pace:
         """State for a new sequence."""
-        scale = DRAWN_START / sum(self._drawn)
-        return Pace(
-            tokens=ROUNDS_START * SPEED_START,
-            seconds=ROUNDS_START * self.costs.target.seconds(1),
-            drawn=[scale * d for d in self._drawn],
-            trust=TRUST_START,
-            balance={"model": 0.0, "text": 0.0},
-            trial_after=PROBE_FIRST,
-        )
+        return self._started(Pace())
+
+    def _started(self, pace: Pace) -> Pace:
+        """The pace with what a new sequence is taken to be like, unless it has a history."""
+        if not pace.drawn:
+            scale = DRAWN_START / sum(self._drawn)
+            pace.drawn = [scale * d for d in self._drawn]
+            pace.tokens, pace.seconds = ROUNDS_START * SPEED_START, ROUNDS_START * self.costs.target.seconds(1)
+            pace.trust = TRUST_START
+            pace.trial_after = PROBE_FIRST
+        return pace
 
     def plan(self, seats: Sequence[Seat]) -> list[Plan]:
         """One plan per seat; text drafts of earlier seats count as rows for those after them."""
@@ -143,6 +145,7 @@ class AdaptiveController:
     # -- deciding --------------------------------------------------------------------------------------------------
 
     def _plan(self, seat: Seat, other_rows: int, sequences: int) -> Plan:
+        self._started(seat.pace)
         plain_s = self.costs.target.seconds(other_rows + 1, seat.context)
         plan = Plan(NO_SOURCE, 0, "plain decoding: nothing to draft from", seat, plain_s, other_rows, sequences)
         text, model = seat.offers.get("text"), seat.offers.get("model")
@@ -158,7 +161,7 @@ class AdaptiveController:
         pace = plan.seat.pace
         rates = self._text_rates(draft.confidence[: min(offer.tokens, self.longest)], pace)
         length, gain = self._best_length(plan, rates)
-        gain -= _penalty(pace.balance["text"])
+        gain -= _penalty(pace.balance.get("text", 0.0))
         if "model" in plan.seat.offers and self.costs.draft is not None:
             # What the text brings, a draft model that is in use must read later.
             reading_s = (self.costs.draft.seconds(16) - self.costs.draft.seconds(1)) / 15
@@ -177,7 +180,7 @@ class AdaptiveController:
         catch_up = self._step(plan, offer.lag) - step
         gain = pace.trust * table.value - (1 - pace.trust) * 2 * step + self._gain_of_reading(plan, offer, step)
         # A model that is in use must catch up sooner or later: only the rest of that cost is due to this draft.
-        gain -= (1 - pace.share) * catch_up + _penalty(pace.balance["model"])
+        gain -= (1 - pace.share) * catch_up + _penalty(pace.balance.get("model", 0.0))
         if gain > other_gain:
             plan.source, plan.limit = "model", min(offer.tokens, self.longest)
             plan.reason = f"model draft on: {self._expected(pace):.2f} acceptance expected"
@@ -316,7 +319,7 @@ class AdaptiveController:
         self.credit = min(self.credit + CREDIT_RATE * r.emitted, CREDIT_MOST)
         if r.source != NO_SOURCE:
             won = r.emitted - seconds / plan.plain_s
-            pace.balance[r.source] = min(pace.balance[r.source] + won, BALANCE_MOST)
+            pace.balance[r.source] = min(pace.balance.get(r.source, 0.0) + won, BALANCE_MOST)
             if plan.trial:
                 self.credit += min(won, 0.0)
 
