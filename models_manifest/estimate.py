@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spec_local.errors import UsageError
 from spec_local.models_manifest.gguf_format import TENSOR_TYPES
 from spec_local.models_manifest.gguf_header import Header
-
-from spec_local.errors import UsageError
 
 _CELL_STEP = 256
 """llama.cpp rounds the cells of a cache up to a multiple of this."""

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+
+from spec_local.errors import ModelError, UsageError
 from spec_local.models_manifest.catalogue import (
     HubSource,
     ModelEntry,
@@ -27,8 +29,6 @@ from spec_local.models_manifest.catalogue import (
 from spec_local.models_manifest.gguf_header import read_header
 from spec_local.models_manifest.names import split_quantisation
 from spec_local.models_manifest.store import requantised_path, stored_paths
-
-from spec_local.errors import ModelError, UsageError
 from spec_local.paths import models_folder
 
 

@@ -122,7 +122,7 @@ def load_engine(options: EngineOptions, progress: Callable[[str, float], bool]) 
     from spec_local.session.engine import Engine
     from spec_local.session.loading import load_models
 
-    return Engine(load_models(options, progress), options)
+    return Engine(load_models(options, progress))
 
 
 def pull_model(name: str, progress: Callable[[int, int, str], None]) -> object:

@@ -25,6 +25,10 @@ from spec_local.sampling.constraint import Walk
 from spec_local.sampling.row import Row
 
 
+_TOGETHER = 32
+"""Most tokens each of several streams brings into their first step."""
+
+
 @dataclass(slots=True)
 class _Stream:
     """One sequence while its draft is being made."""
@@ -169,7 +173,9 @@ class ModelDrafter:
         for stream in live:
             stream.width = self.model.n_batch // len(live)
         most_rows = self.most_rows // len(live) if live else 0
-        chunks = [self._first_step(stream, most_rows) for stream in live]
+        # What is long is read alone, so that the next stream may find its own prompt's beginning in this one's cache.
+        most = self.model.n_batch if len(live) < 2 else _TOGETHER
+        chunks = [self._first_step(stream, min(stream.width, most), most_rows) for stream in live]
         while live:
             wanting = []
             for stream, rows in zip(live, self._cache.decode(chunks), strict=True):
@@ -197,11 +203,12 @@ class ModelDrafter:
             self._cache.cut(slot, history + stream.decoded)
         return stream.step(stream.tokens[stream.decoded :], most_rows)
 
-    def _first_step(self, stream: _Stream, most_rows: int) -> Chunk:
-        """Everything the cache lacks of the history, its last token included, in one chunk if that has room."""
-        slot, tokens, room = stream.request.slot, stream.request.tokens, stream.width
+    def _first_step(self, stream: _Stream, room: int, most_rows: int) -> Chunk:
+        """Everything the cache lacks of the history, its last token included, as one chunk if `room` tokens do."""
+        slot, tokens = stream.request.slot, stream.request.tokens
         last = len(tokens) - 1  # is decoded even where it is there: its row is wanted
-        held = min(self._cache.shared(slot, tokens, self._known.pop(slot, 0)), last)
+        held = self._cache.shared(slot, tokens, self._known.pop(slot, 0))
+        held = min(self._cache.adopt(slot, tokens, held), last)
         self._cache.cut(slot, held)
         if len(tokens) - held > room:
             stream.passes.append(len(tokens) - room - held)

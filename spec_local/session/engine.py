@@ -33,13 +33,9 @@ from spec_local.session.loading import Loaded, LoadProgress, cannot_trim, load_m
 from spec_local.session.memory import MemoryPlan
 from spec_local.session.numerics import numerics
 from spec_local.session.options import EngineOptions
-<<<<<<< HEAD
 from spec_local.session.result import Result, Timings, spell
 from spec_local.session.stream import Stream
-=======
-from spec_local.session.result import Piece, Result, Timings, spell
 from spec_local.session.structured import Structure, Structures
->>>>>>> 25bc43d (Schemas and grammars, exact under speculation: masks on both sides, certain tokens for free)
 from spec_local.session.template import ChatTemplate, Message
 from spec_local.session.text_stream import TextStream
 from spec_local.speculation.adaptive import AdaptiveController

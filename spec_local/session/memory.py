@@ -270,15 +270,17 @@ def _largest(most: int, fits: Callable[[int], bool]) -> int:
 
 
 def _container_room(root: Path = Path("/sys/fs/cgroup")) -> list[int]:
-    """What a container's limit leaves; empty where there is none."""
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    """What a container's limit leaves, cached file pages counted as free; empty where there is no limit."""
+    for limit, used, details in (
+        ("memory.max", "memory.current", "memory.stat"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
     ):
         with suppress(OSError, ValueError):
             allowed, taken = (int((root / name).read_text(encoding="ascii")) for name in (limit, used))
+            lines = (line.split() for line in (root / details).read_text(encoding="ascii").splitlines())
+            cached = sum(int(line[1]) for line in lines if line[0] in ("inactive_file", "active_file"))
             if allowed < 1 << 60:
-                return [max(0, allowed - taken)]
+                return [max(0, allowed - taken + cached)]
     return []
 
 

@@ -62,7 +62,7 @@ class Speculator:
     # -- before the first round ------------------------------------------------------------------------------------
 
     def prefill(self, sequence: Sequence, progress: Progress | None = None) -> int:
-        """Bring the target's cache to `tokens[:-1]`, keeping what it shares with the slot's last stream.
+        """Bring the target's cache to `tokens[:-1]`, keeping what it shares with the slot's last stream or another's.
 
         Returns:
             Tokens that were in the cache already.
@@ -252,7 +252,8 @@ class Speculator:
     def _fill(self, s: Sequence, progress: Progress | None = None) -> int:
         """Bring the target's cache to `tokens[:-1]`; returns how much of it was there."""
         wanted = s.tokens[:-1]
-        kept = self._cut(s.slot, self._cache.shared(s.slot, wanted))
+        held = self._cache.shared(s.slot, wanted)
+        kept = self._cut(s.slot, self._cache.adopt(s.slot, wanted, held))
         self._cache.fill(s.slot, wanted, progress)
         return kept
 

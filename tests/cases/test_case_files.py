@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from spec_local.models_manifest import read_header
 from tiny_gguf import write_recurrent, write_transformer
 
 import spec_local
 from spec_local.errors import BackendError, ModelError
 from spec_local.llama.context import Context
 from spec_local.llama.model import Model
+from spec_local.models_manifest import read_header
 from spec_local.session import loading
 from spec_local.session.memory import Room
 from spec_local.session.options import EngineOptions

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from spec_local.errors import UsageError
 from spec_local.models_manifest.estimate import (
     compute_bytes,
     estimate_memory,
@@ -17,8 +19,6 @@ from spec_local.models_manifest.estimate import (
     split_weights,
 )
 from spec_local.models_manifest.gguf_header import Header, read_header
-
-from spec_local.errors import UsageError
 
 
 @pytest.fixture

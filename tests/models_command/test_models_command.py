@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from spec_local.models_manifest import read_header, requantised_path, resolve_model
 from tiny_gguf import N_VOCAB, write_recurrent, write_transformer
 
 from spec_local.cli.main import main
 from spec_local.errors import ModelError
+from spec_local.models_manifest import read_header, requantised_path, resolve_model
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -47,7 +47,7 @@ def target(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def draft(tmp_path: Path) -> Path:
-    return write_transformer(tmp_path / "draft.gguf", seed=1)
+    return write_transformer(tmp_path / "draft.gguf", seed=1, width=32, layers=2)
 
 
 # -- list and where ------------------------------------------------------------------------------------------------

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-from spec_local.models_manifest.catalogue import ModelEntry, Pair, add_entry
 from tiny_gguf import write_transformer
 
 from spec_local.cli.loading import _Lines, spoken
 from spec_local.cli.main import main
+from spec_local.models_manifest.catalogue import ModelEntry, Pair, add_entry
 
 
 def test_lines_say_size_speed_and_time_left(capsys):
