@@ -65,7 +65,7 @@ def record_trace(model: LanguageModel | None, sequence: Sequence, name: str, kin
         model.trim(0, 0)
     temperature = sequence.transform.sampling.temperature
     emitted = tokens[start:]
-    return Trace(name, kind, temperature, tokens[:start], emitted, np.equal(own, emitted), sure)
+    return Trace(name, kind, temperature, tokens[:start], emitted, own, sure)
 
 
 def _own_token(sequence: Sequence, logits: np.ndarray, position: int) -> tuple[int, float]:

@@ -1,8 +1,10 @@
 """Replaying draft policies on recorded text, without a model and without a clock.
 
 Under the coupled rule, and at temperature 0 under any, which drafted tokens are accepted does not depend on who decides
-how many to draft. So one plain run of the target, and one pass of the draft over its text, fix a `Trace`; with a table of
-costs it gives the exact speed of every policy, and of an oracle that knows each outcome beforehand.
+how many to draft. So one plain run of the target, and one pass of the draft over its text, fix a `Trace`; with a table
+of costs it gives the speed of every policy, and of an oracle that knows each outcome beforehand. What the draft would
+have drawn behind a wrong token of its own is not in the trace; it counts as wrong, with the confidence it had on the
+target's text.
 """
 
 from __future__ import annotations
@@ -16,11 +18,10 @@ import numpy.typing as npt
 
 from spec_local.drafting.draft import NO_SOURCE, Draft, no_draft
 from spec_local.drafting.text import TextFollower
-from spec_local.speculation.controller import Controller, Offer, Outcome, Pace, Seat
+from spec_local.speculation.controller import Controller, Offer, Outcome, Pace, Plan, Seat
 from spec_local.speculation.cost import CostProfile, Curve
 from spec_local.speculation.round import Round
 
-LATER = 0
 LONGEST = 16
 """Most tokens in one draft, for policies and oracle alike."""
 LAGS = 64
@@ -158,31 +159,10 @@ def replay(
         draft, draft_s, right = no_draft(), 0.0, 0
         if plan.source == "text":
             assert text is not None
-            draft, right = offers["text"].draft or draft, text.right[at]
-            draft = draft.cut(plan.limit)
+            draft, right = (offers["text"].draft or draft).cut(plan.limit), text.right[at]
         elif plan.source == "model":
-            confidence: list[float] = []
-            free = 0  # tokens whose rows were computed along with an earlier pass
-            while not confidence or (len(confidence) < plan.limit and (free or controller.more(plan, confidence))):
-                here = at + len(confidence)
-                if free:
-                    free -= 1
-                else:
-                    rows = offers["model"].lag if not confidence else 1
-                    if LATER and text is not None and text.drafts[here][0]:
-                        d_, c_ = text.drafts[here]
-                        g = controller.guess(plan, Draft(d_, None, "text", c_), rows)
-                        guess = text.drafts[here][0][: min(g, plan.limit - len(confidence) - 1)]
-                        for token in guess:
-                            if token != trace.own[here + free] or token != trace.tokens[here + free]: break
-                            free += 1
-                        rows += len(guess)
-                    draft_s += model.seconds(rows) * jitter()
-                confidence.append(float(trace.confidence[here]))
-            k = len(confidence)
-            wrong = np.flatnonzero(~trace.agree[at : at + k])
-            right = int(wrong[0]) if len(wrong) else k
-            draft = Draft(trace.tokens[at : at + right] + [-1] * (k - right), None, "model", confidence)
+            draft, right = _model_draft(trace, at, plan, controller, text)
+            draft_s = sum(model.seconds(rows) * jitter() for rows in draft.passes)
         drafted_n = len(draft)
         if drafted_n:
             draft = draft.cut(controller.shorten(plan, draft))
@@ -200,6 +180,37 @@ def replay(
             known = prompt + at + min(accepted, drafted_n - 1)
         at += len(emitted)
     return rounds
+
+
+def _model_draft(
+    trace: Trace, at: int, plan: Plan, controller: Controller, text: TraceText | None
+) -> tuple[Draft, int]:
+    """What the draft model would draft before token `at`, and how many of its first tokens are right."""
+    draft = Draft([], None, "model", [])
+    rows, ready = plan.seat.offers["model"].lag, 0  # ready: tokens whose rows an earlier pass has left behind
+    while not draft.tokens or (len(draft) < plan.limit and (ready or controller.more(plan, draft.confidence))):
+        here = at + len(draft)
+        if ready:
+            ready -= 1
+        else:
+            if text is not None and text.drafts[here][0]:
+                expected, likely = text.drafts[here]
+                count = controller.guess(plan, Draft(expected, None, "text", likely), rows)
+                expected = expected[: min(count, plan.limit - len(draft) - 1)]
+                for token in expected:
+                    # Behind a wrong token of its own the model is off the trace, and so is what it reads along.
+                    if not token == trace.own[here + ready] == trace.tokens[here + ready]:
+                        break
+                    ready += 1
+                rows += len(expected)
+            draft.passes.append(rows)
+            rows = 1
+        draft.tokens.append(int(trace.own[here]))
+        draft.confidence.append(float(trace.confidence[here]))
+    right = 0
+    while right < len(draft) and draft.tokens[right] == trace.tokens[at + right]:
+        right += 1
+    return draft, right
 
 
 def seconds(rounds: Iterable[Round]) -> float:

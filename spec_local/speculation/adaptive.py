@@ -6,13 +6,14 @@ exceed ρ × the seconds it adds to the round. Text drafts are weighed token by 
 draft, before it is made, with the optimal stopping table that will also end it (`stopping`).
 
 Being wrong is bounded: a source that lost tokens against plain decoding on this text must promise more than it costs, a
-draft model whose confidence no longer means anything is recognised after two or three tokens, and what a model that is
-off may cost by being tried again is an account that one token in a hundred pays into.
+draft model whose confidence no longer means anything is recognised after two or three tokens, and trying a model again
+that is off is paid from an account into which one token in a hundred goes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from spec_local.drafting.draft import NO_SOURCE, Draft
 from spec_local.speculation.acceptance_model import (
@@ -26,37 +27,36 @@ from spec_local.speculation.acceptance_model import (
 )
 from spec_local.speculation.controller import Offer, Outcome, Pace, Plan, Seat
 from spec_local.speculation.cost import CostProfile
+from spec_local.speculation.reading_along import gain_of_reading, worth_reading
 from spec_local.speculation.stopping import StoppingTable, solve
 
-SPEED_MEMORY = 0.95
-"""Forgetting per round of the achieved speed."""
-SPEED_START, ROUNDS_START = 1.3, 4.0
-"""A new sequence is taken to have run this many rounds at this multiple of plain speed."""
-DRAWN_MEMORY, DRAWN_MEMORY_ALL, DRAWN_START = 0.99, 0.999, 30.0
-"""Forgetting per drawn token of a sequence's histogram of confidence and of everybody's, of which a new sequence starts
-with this many tokens."""
+SPEED_MEMORY, SPEED_START, ROUNDS_START = 0.95, 1.3, 4.0
+"""Forgetting per round of the achieved speed; a new sequence counts as having made so many rounds at so many times the
+plain speed."""
+DRAWN_MEMORY, DRAWN_MEMORY_ALL, DRAWN_START, DRAWN_START_ALL = 0.99, 0.999, 30.0, 100.0
+"""Forgetting per drawn token of a sequence's and of everybody's histogram of confidence; tokens each starts with."""
 MODEL_WEIGHT, TEXT_WEIGHT = 20.0, 20.0
 """Samples that the prior acceptance of a bin is worth."""
 TRUST_START, TRUST_LEAST, TRUST_HAZARD = 0.999, 0.02, 0.0005
+"""Belief that a draft model's confidence means something: at first, at least, and lost per token on principle."""
 LOOSE = 0.1
 """Acceptance of a draft whose confidence means nothing."""
 LEVEL_STEP, LEVEL_FIRST, LEVEL_MEMORY = 0.2, 1.0, 0.99
-"""Step per surprise, and forgetting per sample, of the text drafter's level."""
+"""Step per surprise of the text drafter's level; the first surprises move it by this / their number; forgetting."""
 BALANCE_MEMORY, BALANCE_MOST, BALANCE_FREE, BALANCE_PRICE = 0.98, 3.0, 1.0, 0.25
 """A source's balance forgets per round and is capped; each lost token beyond the free ones asks for this much gain."""
-GUESSES = 1
-GSAVE = 1.0
-LATERCOST = 0.7
 SHARE_MEMORY = 0.85
+"""Forgetting per round of the share of rounds that the draft model drafted for."""
 TABLE_ROUNDS, TABLE_SPEED = 16, 0.04
-"""A stopping table is solved again after so many rounds, or when ρ has moved by this factor."""
-PROBE_TOKENS, PROBE_FIRST, PROBE_LAST, PROBE_CHEAP = 3, 16.0, 256.0, 48.0
+"""A stopping table is solved again after so many rounds, or when ρ has moved by this much."""
+PROBE_TOKENS, PROBE_FIRST, PROBE_CHEAP, PROBE_LAST = 3, 16, 48, 256
+"""Tokens of a trial draft; idle tokens before the first trial, at most where trials are cheap, and at most."""
 CREDIT_START, CREDIT_RATE, CREDIT_MOST = 10.0, 0.01, 10.0
-"""The account for probes, in tokens: at start, per emitted token, and at most."""
-HOPE_WEIGHTS = (0.0, 0.0, 0.02, 0.02, 0.03, 0.03, 0.05, 0.1, 0.1, 0.1, 0.15, 0.4)
-"""Confidence a draft model that is off may turn out to have."""
-HORIZON, CHANCE = 16, 0.25
-"""Rounds in which a draft model that turns out useful earns what the trial cost, and how likely that is."""
+"""The account for trials, in tokens: at start, per emitted token, and at most."""
+HOPE = (0.0, 0.0, 0.02, 0.02, 0.03, 0.03, 0.05, 0.1, 0.1, 0.1, 0.15, 0.4)
+"""Confidence that a draft model which is off may turn out to have."""
+HOPE_CHANCE, HOPE_ROUNDS = 0.25, 16
+"""How likely that is, and the rounds in which it must earn what the trial costs."""
 
 
 class AdaptiveController:
@@ -75,26 +75,28 @@ class AdaptiveController:
         self.model = Bins(MODEL_EDGES, MODEL_PRIOR, MODEL_WEIGHT)
         self.text = Bins(TEXT_EDGES, TEXT_PRIOR, TEXT_WEIGHT)
         self.credit = CREDIT_START
-        self._drawn = [100.0 * w for w in MODEL_DRAWN]
+        self._drawn = [DRAWN_START_ALL * w for w in MODEL_DRAWN]
         self._rounds = 0
-        self._needs: dict[int, tuple[int, float]] = {}
+        self._break_even: dict[int, tuple[int, float]] = {}
 
     # -- the protocol ----------------------------------------------------------------------------------------------
 
     def enter(self) -> Pace:
         """State for a new sequence."""
-        scale = DRAWN_START / sum(self._drawn)
-        return Pace(
-            tokens=ROUNDS_START * SPEED_START,
-            seconds=ROUNDS_START * self.costs.target.seconds(1),
-            drawn=[scale * d for d in self._drawn],
-            trust=TRUST_START,
-            balance={"model": 0.0, "text": 0.0},
-            probe_after=PROBE_FIRST,
-        )
+        return self._started(Pace())
+
+    def _started(self, pace: Pace) -> Pace:
+        """The pace with what a new sequence is taken to be like, unless it has a history."""
+        if not pace.drawn:
+            scale = DRAWN_START / sum(self._drawn)
+            pace.drawn = [scale * d for d in self._drawn]
+            pace.tokens, pace.seconds = ROUNDS_START * SPEED_START, ROUNDS_START * self.costs.target.seconds(1)
+            pace.trust = TRUST_START
+            pace.trial_after = PROBE_FIRST
+        return pace
 
     def plan(self, seats: Sequence[Seat]) -> list[Plan]:
-        """One plan per seat; what earlier seats will submit counts as rows for those after them."""
+        """One plan per seat; text drafts of earlier seats count as rows for those after them."""
         rows = len(seats)
         plans = []
         for seat in seats:
@@ -103,10 +105,18 @@ class AdaptiveController:
             plans.append(plan)
         return plans
 
+    def guess(self, plan: Plan, draft: Draft, rows: int) -> int:
+        """As many as save more than they cost."""
+        if self.costs.draft is None:
+            return 0
+        seconds, context = self.costs.draft.seconds, plan.seat.context
+        rates = self._text_rates(draft.confidence[: self.longest - 1], plan.seat.pace)
+        return worth_reading(rates, seconds(plan.sequences, context), lambda n: seconds(rows + n, context))
+
     def more(self, plan: Plan, confidence: Sequence[float]) -> bool:
         """Whether the expected gain of one more token exceeds its cost."""
         drafted = len(confidence)
-        if drafted >= plan.limit or plan.probe:
+        if drafted >= plan.limit or plan.trial:
             return drafted < plan.limit
         survival = 1.0
         for rate in self._model_rates(confidence, plan.seat.pace):
@@ -116,7 +126,7 @@ class AdaptiveController:
     def shorten(self, plan: Plan, draft: Draft) -> int:
         """The length with the largest expected gain; a text draft was already cut to it by the plan."""
         limit = min(plan.limit, len(draft))
-        if draft.source != "model" or plan.probe:
+        if draft.source != "model" or plan.trial:
             return limit
         return self._best_length(plan, self._model_rates(draft.confidence[:limit], plan.seat.pace))[0]
 
@@ -135,27 +145,27 @@ class AdaptiveController:
     # -- deciding --------------------------------------------------------------------------------------------------
 
     def _plan(self, seat: Seat, other_rows: int, sequences: int) -> Plan:
+        self._started(seat.pace)
         plain_s = self.costs.target.seconds(other_rows + 1, seat.context)
         plan = Plan(NO_SOURCE, 0, "plain decoding: nothing to draft from", seat, plain_s, other_rows, sequences)
         text, model = seat.offers.get("text"), seat.offers.get("model")
-        best = 0.0
+        gain = 0.0
         if text is not None and text.draft is not None:
-            best = self._consider_text(plan, text, text.draft, model is not None)
+            gain = self._consider_text(plan, text, text.draft)
         if model is not None and self.costs.draft is not None:
-            self._consider_model(plan, model, best)
+            self._consider_model(plan, model, gain)
         return plan
 
-    def _consider_text(self, plan: Plan, offer: Offer, draft: Draft, has_model: bool) -> float:
-        """Plan the text draft if it pays; returns its gain in tokens."""
+    def _consider_text(self, plan: Plan, offer: Offer, draft: Draft) -> float:
+        """Plan the text draft if it pays; returns its gain in tokens, 0.0 where it does not."""
         pace = plan.seat.pace
-        level, find, rate = pace.level, self.text.find, self.text.rate
-        rates = [shifted(rate(find(c)), level) for c in draft.confidence[: min(offer.tokens, self.longest)]]
+        rates = self._text_rates(draft.confidence[: min(offer.tokens, self.longest)], pace)
         length, gain = self._best_length(plan, rates)
-        gain -= _penalty(pace.balance["text"])
-        if has_model and length and self.costs.draft is not None:
+        gain -= _penalty(pace.balance.get("text", 0.0))
+        if "model" in plan.seat.offers and self.costs.draft is not None:
             # What the text brings, a draft model that is in use must read later.
-            slope = (self.costs.draft.seconds(16) - self.costs.draft.seconds(1)) / 15
-            gain -= pace.share * self._speed(plan) * slope * length / 2
+            reading_s = (self.costs.draft.seconds(16) - self.costs.draft.seconds(1)) / 15
+            gain -= pace.share * self._speed(plan) * reading_s * length / 2
         if gain <= 0:
             plan.reason = f"text draft off: {rates[0]:.2f} acceptance expected does not pay for its rows"
             return 0.0
@@ -163,130 +173,73 @@ class AdaptiveController:
         plan.reason = f"text draft on: this stood here before, {rates[0]:.2f} acceptance expected"
         return gain
 
-    def _consider_model(self, plan: Plan, offer: Offer, best: float) -> None:
-        """Plan the model draft if its gain exceeds `best`, or if it is time to try it again."""
-        assert self.costs.draft is not None
-        pace, context, sequences = plan.seat.pace, plan.seat.context, plan.sequences
-        speed = self._speed(plan)
-        step = speed * self.costs.draft.seconds(sequences, context) / sequences
-        catch_up = speed * self.costs.draft.seconds(max(offer.lag, sequences), context) / sequences - step
-        table = self._table(plan)
-        # A model that is in use must catch up sooner or later, so only the rest of that cost is due to this draft.
-        gain = pace.trust * table.value - (1 - pace.trust) * 2 * step
-        gain += self._saved(plan, offer)
-        gain -= (1 - pace.share) * catch_up + _penalty(pace.balance["model"])
-        if gain > best:
+    def _consider_model(self, plan: Plan, offer: Offer, other_gain: float) -> None:
+        """Plan the model draft if its gain exceeds `other_gain`, or if it is time to try it again."""
+        pace = plan.seat.pace
+        table, step = self._table(plan), self._step(plan, 1)
+        catch_up = self._step(plan, offer.lag) - step
+        gain = pace.trust * table.value - (1 - pace.trust) * 2 * step + self._gain_of_reading(plan, offer, step)
+        # A model that is in use must catch up sooner or later: only the rest of that cost is due to this draft.
+        gain -= (1 - pace.share) * catch_up + _penalty(pace.balance.get("model", 0.0))
+        if gain > other_gain:
             plan.source, plan.limit = "model", min(offer.tokens, self.longest)
             plan.reason = f"model draft on: {self._expected(pace):.2f} acceptance expected"
         elif plan.source == NO_SOURCE:
-            plan.reason = self._off(plan)
-            if pace.idle < pace.probe_after:
-                return
-            hope = solve(self.model.rates(), HOPE_WEIGHTS, step, self._row_costs(plan)).value
-            cost = catch_up + PROBE_TOKENS * step
-            pace.probe_after = min(max(2 * pace.probe_after, PROBE_FIRST), max(PROBE_CHEAP, 100 * cost), PROBE_LAST)
-            if CHANCE * HORIZON * hope > cost and self.credit > cost:
-                plan.source, plan.limit, plan.probe = "model", min(offer.tokens, PROBE_TOKENS), True
-                plan.reason = f"model draft tried again after {pace.idle} tokens"
+            plan.reason = self._why_off(plan)
+            if pace.idle >= pace.trial_after:
+                self._consider_trial(plan, offer, step, catch_up)
 
-    def guess(self, plan: Plan, draft: Draft, rows: int) -> int:
-        """Tokens worth reading along: each that the model would have drawn itself saves it a step."""
-        if self.costs.draft is None or not GUESSES:
-            return 0
-        seconds, context = self.costs.draft.seconds, plan.seat.context
-        step, base = seconds(plan.sequences, context), seconds(rows, context)
-        best, length, reach, saved = 0.0, 0, 1.0, 0.0
-        for n, rate in enumerate(self._text_rates(draft.confidence[: self.longest - 1], plan.seat.pace), 1):
-            reach *= rate
-            saved += reach * step
-            gain = saved - (seconds(rows + n, context) - base)
-            if gain > best:
-                best, length = gain, n
-            elif reach < 0.05:
-                break
-        return length
+    def _consider_trial(self, plan: Plan, offer: Offer, step: float, catch_up: float) -> None:
+        """Try a model again that is off, if what may be found out is worth it and the account allows it."""
+        pace = plan.seat.pace
+        cost = catch_up + PROBE_TOKENS * step
+        pace.trial_after = min(2 * pace.trial_after, max(PROBE_CHEAP, int(100 * cost)), PROBE_LAST)
+        hope = solve(self.model.rates(), HOPE, step, self._row_costs(plan)).value
+        if HOPE_CHANCE * HOPE_ROUNDS * hope > cost and self.credit > cost:
+            plan.source, plan.limit, plan.trial = "model", min(offer.tokens, PROBE_TOKENS), True
+            plan.reason = f"model draft tried again after {pace.idle} tokens"
 
-    def _saved(self, plan: Plan, offer: Offer) -> float:
-        """Tokens that the steps are worth which reading the text draft along is expected to save."""
+    def _gain_of_reading(self, plan: Plan, offer: Offer, step: float) -> float:
+        """Tokens that the text draft is worth to the model as something to read along."""
         text = plan.seat.offers.get("text")
         if text is None or text.draft is None:
             return 0.0
-        assert self.costs.draft is not None
-        draft, context = self.costs.draft.seconds, plan.seat.context
+        pace = plan.seat.pace
         length = self.guess(plan, text.draft, offer.lag)
-        if not length: return 0.0
-        step = draft(plan.sequences, context)
-        rates = self._text_rates(text.draft.confidence[: length], plan.seat.pace)
-        mean = min(self._expected(plan.seat.pace), 0.995)
-        speed = self._speed(plan)
-        tokens, alive, alone, along, reach = 0.0, 1.0, 0.0, draft(offer.lag + length, context) - draft(offer.lag, context), 1.0
-        without = with_guess = -9.0
-        rows = 0.0
-        for n, row in enumerate(self._row_costs(plan), 1):
-            alive *= mean
-            tokens += alive
-            rows += row
-            alone += step
-            if n > 1 and n - 2 < length:
-                reach *= rates[n - 2]
-                along += step * (1 - reach)
-            else:
-                along += step
-            without = max(without, tokens - rows - speed * alone)
-            with_guess = max(with_guess, tokens - rows - speed * along)
-        return with_guess - without
+        if not length:
+            return 0.0
+        rates = self._text_rates(text.draft.confidence[:length], pace)
+        first = self._step(plan, offer.lag + length) - self._step(plan, offer.lag)
+        return gain_of_reading(rates, min(self._expected(pace), 0.995), first, step, self._row_costs(plan))
 
-    def _text_rates(self, confidence: Sequence[float], pace: Pace) -> list[float]:
-        find, rate, level = self.text.find, self.text.rate, pace.level
-        return [shifted(rate(find(c)), level) for c in confidence]
-
-    def _off(self, plan: Plan) -> str:
+    def _why_off(self, plan: Plan) -> str:
         """Why the draft model is not used, in words."""
         assert self.costs.draft is not None
         assert plan.plain_s is not None
-        ratio = self.costs.draft.seconds(plan.sequences, plan.seat.context) / plan.plain_s
-        need = self._need(plan)
-        has = f"has {self._expected(plan.seat.pace):.2f}"
-        if need >= 1:
-            return f"model draft off: {ratio:.2f} of a target step per token, no acceptance would pay, {has}"
-        return f"model draft off: {ratio:.2f} of a target step per token, needs {need:.2f} acceptance, {has}"
-
-    def _need(self, plan: Plan) -> float:
-        """Break-even: the least constant acceptance at which some draft length pays; 1.0 where none does."""
-        key = plan.other_rows
-        known = self._needs.get(key)
-        if known is not None and known[0] + 64 > self._rounds:
-            return known[1]
-        assert self.costs.draft is not None
-        assert plan.plain_s is not None
-        context = plan.seat.context
-        step = self.costs.draft.seconds(plan.sequences, context) / plan.plain_s
-        passes = [self.costs.target.seconds(plan.other_rows + 1 + k, context) / plan.plain_s for k in range(17)]
-
-        def pays(alpha: float) -> bool:
-            tokens, reach = 0.0, 1.0
-            for k in range(1, len(passes)):
-                reach *= alpha
-                tokens += reach
-                if tokens > k * step + passes[k] - passes[0]:
-                    return True
-            return False
-
-        need = next((a / 100 for a in range(1, 100) if pays(a / 100)), 1.0)
-        self._needs[key] = (self._rounds, need)
-        return need
+        rows, context = plan.other_rows + 1, plan.seat.context
+        ratio = self.costs.draft.seconds(plan.sequences, context) / plan.sequences / plan.plain_s
+        made_in, need = self._break_even.get(rows, (-1, 0.0))
+        if made_in < 0 or made_in + 64 < self._rounds:
+            need = self.costs.break_even(rows, plan.sequences, context, self.longest)
+            self._break_even[rows] = (self._rounds, need)
+        needs = f"needs {need:.2f} acceptance" if need < 1 else "no acceptance would pay for it"
+        return f"model draft off: {ratio:.2f} of a target step per token, {needs}, has {self._expected(plan.seat.pace):.2f}"
 
     def _expected(self, pace: Pace) -> float:
-        """Acceptance the draft model's next token is expected to have."""
-        total = sum(pace.drawn)
-        mean = sum(d * r for d, r in zip(pace.drawn, self.model.rates(), strict=True)) / total
+        """Acceptance that the draft model's next token is expected to have."""
+        mean = sum(d * r for d, r in zip(pace.drawn, self.model.rates(), strict=True)) / sum(pace.drawn)
         return pace.trust * mean + (1 - pace.trust) * LOOSE
 
     def _model_rates(self, confidence: Sequence[float], pace: Pace) -> list[float]:
-        """Acceptance of drafted tokens with these confidences."""
+        """Acceptance of the draft model's tokens with these confidences."""
         find, rate, trust = self.model.find, self.model.rate, pace.trust
         loose = (1 - trust) * LOOSE
         return [trust * rate(find(c)) + loose for c in confidence]
+
+    def _text_rates(self, confidence: Sequence[float], pace: Pace) -> list[float]:
+        """Acceptance of the text drafter's tokens with these confidences."""
+        find, rate, level = self.text.find, self.text.rate, pace.level
+        return [shifted(rate(find(c)), level) for c in confidence]
 
     def _speed(self, plan: Plan) -> float:
         """ρ: tokens per second of all sequences together, at least plain decoding."""
@@ -294,19 +247,25 @@ class AdaptiveController:
         assert plan.plain_s is not None
         return plan.sequences * max(pace.tokens / pace.seconds, 1 / plan.plain_s)
 
+    def _step(self, plan: Plan, rows: int) -> float:
+        """Tokens that a draft pass over `rows` rows of this sequence costs, its share of a pass for all of them."""
+        assert self.costs.draft is not None
+        seconds = self.costs.draft.seconds(rows + plan.sequences - 1, plan.seat.context)
+        return self._speed(plan) * seconds / plan.sequences
+
     def _table(self, plan: Plan) -> StoppingTable:
         """The stopping table of this sequence, solved anew when it no longer fits."""
-        assert self.costs.draft is not None
         pace, speed = plan.seat.pace, self._speed(plan)
-        known = pace.tables.get(plan.other_rows)
+        known: tuple[StoppingTable, int, float] | None = pace.tables.get(plan.other_rows)
         if known is not None:
             table, made_in, made_at = known
             if made_in + TABLE_ROUNDS > self._rounds and abs(made_at / speed - 1) < TABLE_SPEED:
-                return table  # type: ignore[no-any-return]
+                return table
         total = sum(pace.drawn)
-        step = speed * self.costs.draft.seconds(plan.sequences, plan.seat.context) / plan.sequences
-        table = solve(self.model.rates(), [d / total for d in pace.drawn], step, self._row_costs(plan))
-        if len(pace.tables) > 8:
+        table = solve(
+            self.model.rates(), [d / total for d in pace.drawn], self._step(plan, 1), self._row_costs(plan)
+        )
+        if len(pace.tables) >= 8:
             pace.tables.clear()
         pace.tables[plan.other_rows] = (table, self._rounds, speed)
         return table
@@ -319,16 +278,12 @@ class AdaptiveController:
 
     def _best_length(self, plan: Plan, rates: Sequence[float]) -> tuple[int, float]:
         """Length in 0..len(rates) with the largest expected gain, and that gain in tokens."""
-        seconds, context, speed = self.costs.target.seconds, plan.seat.context, self._speed(plan)
-        rows = plan.other_rows + 1
-        base_s = seconds(rows, context)
-        best, length, tokens, reach = 0.0, 0, 0.0, 1.0
-        for n, rate in enumerate(rates, 1):
+        best, length, net, reach = 0.0, 0, 0.0, 1.0
+        for n, (rate, row) in enumerate(zip(rates, self._row_costs(plan), strict=False), 1):
             reach *= rate
-            tokens += reach
-            gain = tokens - speed * (seconds(rows + n, context) - base_s)
-            if gain > best:
-                best, length = gain, n
+            net += reach - row
+            if net > best:
+                best, length = net, n
         return length, best
 
     # -- learning --------------------------------------------------------------------------------------------------
@@ -337,47 +292,45 @@ class AdaptiveController:
         context = max(o.plan.seat.context for o in outcomes)
         first = outcomes[0].round
         self.costs.target.update(sum(o.round.width for o in outcomes), first.verify_s, context)
-        drafts = [o for o in outcomes if o.plan.source == "model" and o.round.drafted]
-        curve = self.costs.draft
-        if not drafts or curve is None or first.draft_s <= 0:
-            return
-        expected = curve.seconds(sum(o.plan.seat.offers["model"].lag for o in drafts), context)
-        for step in range(1, max(o.round.drafted for o in drafts)):
-            expected += curve.seconds(sum(o.round.drafted > step for o in drafts), context)
-        curve.scale_by(first.draft_s / expected, context)
+        expected_s = self._drafting_s(outcomes)
+        if self.costs.draft is not None and expected_s > 0:
+            self.costs.draft.scale_by(first.draft_s / expected_s, context)
+
+    def _drafting_s(self, outcomes: Sequence[Outcome]) -> float:
+        """Seconds that the draft model's passes for these drafts, made together, should have taken; 0.0 for none."""
+        if self.costs.draft is None:
+            return 0.0
+        context = max(o.plan.seat.context for o in outcomes)
+        together = zip_longest(*(o.draft.passes for o in outcomes), fillvalue=0)
+        return sum(self.costs.draft.seconds(sum(rows), context) for rows in together)
 
     def _learn_speed(self, outcome: Outcome) -> None:
         r, plan = outcome.round, outcome.plan
         pace = plan.seat.pace
         assert plan.plain_s is not None
+        seconds = r.seconds
+        if self.frozen:
+            seconds = self.costs.target.seconds(plan.other_rows + r.width, plan.seat.context)
+            seconds += self._drafting_s([outcome])
         pace.tokens = SPEED_MEMORY * pace.tokens + r.emitted
-        pace.seconds = SPEED_MEMORY * pace.seconds + (self._modelled_s(outcome) if self.frozen else r.seconds)
+        pace.seconds = SPEED_MEMORY * pace.seconds + seconds
         for source in pace.balance:
             pace.balance[source] *= BALANCE_MEMORY
         self.credit = min(self.credit + CREDIT_RATE * r.emitted, CREDIT_MOST)
         if r.source != NO_SOURCE:
-            won = r.emitted - (self._modelled_s(outcome) if self.frozen else r.seconds) / plan.plain_s
-            pace.balance[r.source] = min(pace.balance[r.source] + won, BALANCE_MOST)
-            if plan.probe:
+            won = r.emitted - seconds / plan.plain_s
+            pace.balance[r.source] = min(pace.balance.get(r.source, 0.0) + won, BALANCE_MOST)
+            if plan.trial:
                 self.credit += min(won, 0.0)
 
-    def _modelled_s(self, outcome: Outcome) -> float:
-        """Seconds the round should have taken, by the costs alone."""
-        r, plan = outcome.round, outcome.plan
-        total = self.costs.target.seconds(plan.other_rows + r.width, plan.seat.context)
-        if r.source == "model" and self.costs.draft is not None:
-            lag = plan.seat.offers["model"].lag
-            total += self.costs.draft.seconds(lag, plan.seat.context)
-            total += (r.drafted - 1) * self.costs.draft.seconds(1, plan.seat.context)
-        return total
-
     def _learn_text(self, outcome: Outcome) -> None:
-        """What the text drafter offered is compared with the text, whether it was submitted or not: it costs nothing."""
+        """Compare what the text drafter offered with the text, submitted or not: it costs nothing."""
         offer = outcome.plan.seat.offers.get("text")
         if offer is None or offer.draft is None:
             return
         pace = outcome.plan.seat.pace
-        for token, confidence, emitted in zip(offer.draft.tokens, offer.draft.confidence, outcome.emitted, strict=False):
+        drafted = zip(offer.draft.tokens, offer.draft.confidence, outcome.emitted, strict=False)
+        for token, confidence, emitted in drafted:
             kept = token == emitted
             b = self.text.find(confidence)
             surprise = kept - shifted(self.text.rate(b), pace.level)
@@ -395,8 +348,8 @@ class AdaptiveController:
             pace.idle += r.emitted
             return
         pace.idle = 0
-        if not outcome.plan.probe:
-            pace.probe_after = PROBE_FIRST
+        if not outcome.plan.trial:
+            pace.trial_after = PROBE_FIRST
         for i, confidence in enumerate(outcome.draft.confidence):
             b = self.model.find(confidence)
             pace.drawn = [DRAWN_MEMORY * d for d in pace.drawn]
@@ -415,5 +368,3 @@ class AdaptiveController:
 def _penalty(balance: float) -> float:
     """Gain in tokens asked of a source that lost tokens on this text."""
     return BALANCE_PRICE * max(0.0, -balance - BALANCE_FREE)
-
-

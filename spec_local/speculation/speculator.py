@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence as Many
 from spec_local.drafting.draft import GRAMMAR_SOURCE, NO_SOURCE, Draft, no_draft
 from spec_local.drafting.drafter import Drafter, DraftRequest
 from spec_local.drafting.model import ModelDrafter, recent
+from spec_local.drafting.text import TextDrafter
 from spec_local.drafting.token_cache import Progress, TokenCache
 from spec_local.errors import BackendError, CacheError, SpecLocalError
 from spec_local.language_model import Chunk, LanguageModel, Logits
@@ -24,6 +25,9 @@ from spec_local.sampling.row import Row
 from spec_local.speculation.controller import Controller, Offer, Outcome, Plan, Seat
 from spec_local.speculation.round import Round
 from spec_local.speculation.sequence import Sequence
+
+Guess = Callable[[Many[int], int], Many[int]]
+"""See `DraftRequest.guess`."""
 
 
 class Speculator:
@@ -179,7 +183,10 @@ class Speculator:
             chosen = [i for i, plan in enumerate(plans) if plan.source == source and not drafts[i]]
             if not chosen:
                 continue
-            requests = [self._request(active[i], plans[i].limit, _more(self.controller, plans[i])) for i in chosen]
+            requests = [
+                self._request(active[i], plans[i].limit, _more(self.controller, plans[i]), self._guess(plans[i], active[i]))
+                for i in chosen
+            ]
             for i, draft in zip(chosen, self._ask(source, requests), strict=True):
                 drafts[i] = draft
         made = [len(draft) for draft in drafts]
@@ -198,9 +205,23 @@ class Speculator:
             self.give_up(source, error.message)
             return [no_draft() for _ in requests]
 
-    def _request(self, s: Sequence, limit: int, more: Callable[[list[float]], bool]) -> DraftRequest:
+    def _request(
+        self, s: Sequence, limit: int, more: Callable[[list[float]], bool], guess: Guess | None = None
+    ) -> DraftRequest:
         noise = s.noise.for_round(len(s.tokens))
-        return DraftRequest(s.slot, s.tokens, limit, s.draft_transform, noise, s.rule, more, s.walk)
+        return DraftRequest(s.slot, s.tokens, limit, s.draft_transform, noise, s.rule, more, s.walk, guess)
+
+    def _guess(self, plan: Plan, s: Sequence) -> Guess | None:
+        """What the text drafter expects behind a draft, for the draft model to read along; None where it is silent."""
+        text = self.drafters.get("text")
+        if not isinstance(text, TextDrafter) or "text" not in plan.seat.offers:
+            return None
+
+        def guess(drafted: Many[int], rows: int) -> Many[int]:
+            ahead = text.ahead(s.slot, drafted, plan.limit)
+            return ahead.tokens[: self.controller.guess(plan, ahead, rows)]
+
+        return guess
 
     def _accept(self, s: Sequence, draft: Draft, logits: Logits) -> tuple[int, int, int]:
         """Apply the rule to float32 [1 + γ, n_vocab] logits; returns (accepted, tested, emitted)."""
