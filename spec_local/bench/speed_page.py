@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from spec_local.bench.arms import AUTO, PLAIN
-from spec_local.bench.speed_report import About
 from spec_local.bench.results import Figures, Results
+from spec_local.bench.speed_report import About
 from spec_local.bench.verdict import NOTICED, Verdict
 
 _COLOURS = ("#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626", "#0891b2", "#65a30d")

@@ -268,8 +268,8 @@ def _advice(results: Results, earns: Earns, ratio: float, threads: int, cores: i
     steep = curves.relative(4)
     if flat is not None and flat >= 1.1 * base and steep > 1.5:
         advice.append(
-            f"A target whose pass grows less with its rows: four rows cost {steep:.2f} times one row here. On a GPU, or "
-            f"in a quantisation bound by memory (q8_0), passes are flatter; with flat ones it would be {flat:.2f}×."
+            f"A target whose pass grows less with its rows: four rows cost {steep:.2f} times one row here. Passes are "
+            f"flatter on a GPU, or in a quantisation bound by memory (q8_0); with flat ones it would be {flat:.2f}×."
         )
     agreement, even = _agreement(results), curves.break_even("model")
     if earns != "yes" and even is not None and agreement is not None and agreement < even.acceptance:

@@ -1,4 +1,4 @@
-"""The measurement itself, on toy models and a clock that moves only when something takes time: its figures are exact."""
+"""The measurement itself, on toy models and a clock that moves when something takes time: its figures are exact."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_draft_that_always_agrees_has_the_speed_of_the_formula():
     assert found is not None
     assert found.statistics.acceptance_rate == 1.0 and found.statistics.tokens_per_pass == 3.0
     target, draft = Curve(TARGET_S), Curve(DRAFT_S)
-    # Seven rounds; the prompt's reading is booked apart, and the last of two drafted tokens is decoded with the next round.
+    # Seven rounds; the prompt's reading is booked apart, and the second drafted token is decoded with the next round.
     first = target.seconds(3) + draft.seconds(1) + draft.seconds(1)
     later = target.seconds(3) + draft.seconds(2) + draft.seconds(1)
     assert found.statistics.decode_s == pytest.approx(2 * 3 * (first + 6 * later))
