@@ -213,7 +213,7 @@ def _ceiling(results: Results, temperatures: list[float]) -> list[str]:
         if oracle is not None and auto is not None:
             share = auto.ratio.median / oracle
             found.append(f"{oracle:.2f}× at temperature {t:g}, of which the default reaches {share:.0%}")
-    return [f"Knowing every outcome beforehand would give {_list(found)}."] if found else []
+    return [f"Knowing every outcome beforehand would give {'; '.join(found)}."] if found else []
 
 
 def _slowdowns(results: Results) -> list[str]:

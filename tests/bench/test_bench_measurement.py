@@ -255,3 +255,13 @@ def test_a_trace_without_a_draft_model_never_agrees():
     bench, _ = carry_out(engine, settings(repeats=1))
     assert not any(trace.agree.any() for trace in bench.traces)
     assert record_trace.__doc__
+
+
+def test_quick_gives_shorter_answers_on_a_slow_machine():
+    slow = TimedEngine(target_s={n: 10 * s for n, s in TARGET_S.items()})
+    bench = Bench(slow, quick(settings(tokens=32)), slow.clock)  # type: ignore[arg-type]
+    started = slow.clock()
+    for _ in bench.steps():
+        pass
+    assert {len(run.played.tokens) for run in bench.runs} == {12}
+    assert slow.clock() - started < 120
