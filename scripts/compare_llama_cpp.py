@@ -6,8 +6,8 @@ The server (PyPI `xllamacpp`, in a virtual environment of its own that this scri
 swept first, with one prompt of each workload: draft lengths, `p_min`, its n-gram kinds, and above temperature 0 its
 `probabilistic` acceptance. The best few of each workload then take turns with its plain decoding and with spec-local's
 plain and default decoding, prompt by prompt. What counts is the ratio of decode speeds, reading of prompts excluded
-on both sides, to the best setting *of each workload in hindsight*. Above temperature 0 every repeat has another seed, since
-the two sides draw different texts. The last line is one JSON object; Ctrl-C shows what there is.
+on both sides, to the best setting *of each workload in hindsight*. Above temperature 0 every repeat has another seed,
+since the two sides draw different texts. The last line is one JSON object; Ctrl-C shows what there is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from comparing.servers import Answer, Files, Pool, ServerError, environment
 from comparing.sweep import PLAIN, Setting, settings
 
 from spec_local.bench.arms import AUTO, make_arms
-from spec_local.bench.curves import measure_curves
+from spec_local.bench.curves import Clock, measure_curves
 from spec_local.bench.player import Player
 from spec_local.bench.results import geometric_mean
 from spec_local.bench.speed_report import table
@@ -72,18 +72,24 @@ class Found:
 class Comparison:
     """Both sides, ready to answer."""
 
-    def __init__(self, arguments: argparse.Namespace, engine: Engine, pool: Pool) -> None:
+    def __init__(
+        self, arguments: argparse.Namespace, engine: Engine, pool: Pool, clock: Clock = time.perf_counter
+    ) -> None:
         self.arguments = arguments
         self.engine = engine
         self.pool = pool
-        curves = measure_curves(engine)
+        curves = measure_curves(engine, clock=clock)
         arms = make_arms(tuple(engine.speculator.drafters), (), alone=False)
         self._arms = {OURS_PLAIN: arms[0], OURS_AUTO: arms[-1]}
         assert arms[-1].name == AUTO, "spec-local has something to draft with"
-        self._player = Player(engine, arms, curves)
+        self._player = Player(engine, arms, curves, clock)
         self.sweep: dict[tuple[float, str], dict[str, float]] = {}
         """(temperature, workload) → setting → tokens/s of the sweep."""
         self.found: dict[tuple[float, str], Found] = {}
+        warm_up = BenchPrompt("warm-up", "Hello")
+        self._player.read(warm_up)
+        for arm in arms:
+            self._player.play(arm, warm_up, Sampling(temperature=0, max_tokens=8, min_tokens=8))
 
     def sampling(self, temperature: float, seed: int) -> Sampling:
         """The same numbers as in `request`, none left to a recommendation."""
@@ -193,22 +199,21 @@ class Comparison:
                 if t != temperature or not found.speeds:
                     continue
                 best = found.best()
-                rows.append(
-                    {
-                        "workload": name,
-                        "tokens_per_s": {arm: found.median(arm) for arm in found.speeds},
-                        "answers": len(found.same_text),
-                        "best_setting": best,
-                        "auto_vs_best": found.ratio(OURS_AUTO, best),
-                        "auto_vs_their_plain": found.ratio(OURS_AUTO, THEIRS_PLAIN),
-                        "auto_vs_our_plain": found.ratio(OURS_AUTO, OURS_PLAIN),
-                        "best_vs_their_plain": found.ratio(best, THEIRS_PLAIN),
-                        "our_plain_vs_their_plain": found.ratio(OURS_PLAIN, THEIRS_PLAIN),
-                        "same_text": sum(found.same_text),
-                    }
-                )
+                row: dict[str, Any] = {
+                    "workload": name,
+                    "tokens_per_s": {arm: found.median(arm) for arm in found.speeds},
+                    "answers": len(found.same_text),
+                    "best_setting": best,
+                    "auto_vs_best": found.ratio(OURS_AUTO, best),
+                    "auto_vs_their_plain": found.ratio(OURS_AUTO, THEIRS_PLAIN),
+                    "auto_vs_our_plain": found.ratio(OURS_AUTO, OURS_PLAIN),
+                    "best_vs_their_plain": found.ratio(best, THEIRS_PLAIN),
+                    "our_plain_vs_their_plain": found.ratio(OURS_PLAIN, THEIRS_PLAIN),
+                    "same_text": sum(found.same_text),
+                }
+                rows.append(row)
             names = [key for key in rows[0] if "_vs_" in key] if rows else []
-            means = {key: geometric_mean([float(row[key]) for row in rows]) for key in names}
+            means = {key: geometric_mean([row[key] for row in rows]) for key in names}
             if means:
                 means["gain_vs_best_gain"] = means["auto_vs_our_plain"] / means["best_vs_their_plain"]
             told.append({"temperature": temperature, "workloads": rows, "geometric_means": means})

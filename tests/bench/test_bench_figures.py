@@ -179,8 +179,8 @@ def test_the_verdict_says_when_the_draft_model_adds_nothing_to_the_text():
     ]
     verdict = judge(collect(arms, [0.0], WORKLOADS[:1], CURVES, runs), 2, 2)
     assert (
-        "Alone, the draft model reaches 1.00× and the text 1.50×. The draft model adds nothing to drafting from the text: "
-        "--draft text saves its memory." in verdict.sentences
+        "Alone, the draft model reaches 1.00× and the text 1.50×. The draft model adds nothing to drafting from the "
+        "text: --draft text saves its memory." in verdict.sentences
     )
 
 

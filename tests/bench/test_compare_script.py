@@ -1,4 +1,4 @@
-"""The comparison with llama.cpp's server: what is swept, who goes on, and which ratios are told. The server is played."""
+"""The comparison with llama.cpp's server, which is played: what is swept, who goes on, which ratios are told."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def comparison(capsys: pytest.CaptureFixture[str]) -> Comparison:
     )
     arguments = argparse.Namespace(seed=5, max_tokens=20, sweep_tokens=10, finalists=1, repeats=3, per_workload=1)
     pool: Any = _Pool()
-    return Comparison(arguments, engine, pool)
+    return Comparison(arguments, engine, pool, engine.clock)
 
 
 def test_the_best_setting_of_each_workload_goes_on_and_is_what_counts(
@@ -81,7 +81,7 @@ def test_the_best_setting_of_each_workload_goes_on_and_is_what_counts(
     assert comparison.finalists(WORKLOADS[1], swept, 0.0) == [swept[0]]
     for _ in comparison.compare(WORKLOADS, candidates):
         pass
-    greedy, sampled = comparison.summary()
+    greedy, _ = comparison.summary()
     edit, chat = greedy["workloads"]
     assert (edit["best_setting"], chat["best_setting"]) == ("draft 3", "draft 2")
     assert edit["tokens_per_s"][THEIRS_PLAIN] == pytest.approx(8.0)
