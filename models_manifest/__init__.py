@@ -27,7 +27,9 @@ if TYPE_CHECKING:
         kv_bytes,
         largest_context,
         recurrent_bytes,
+        repacked_bytes,
         split_weights,
+        vocabulary_bytes,
     )
     from spec_local.models_manifest.found import FoundFile, find_files
     from spec_local.models_manifest.gguf_header import Header, read_header
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
         resolve_pair,
     )
     from spec_local.models_manifest.sizes import show_bytes
+    from spec_local.models_manifest.splits import split_files
     from spec_local.models_manifest.store import requantised_path
     from spec_local.models_manifest.suggest import PossibleDraft, possible_drafts
 
@@ -79,13 +82,16 @@ _LAZY = {
     "recurrent_bytes": "estimate",
     "remove_entry": "catalogue",
     "remove_model": "manage",
+    "repacked_bytes": "estimate",
     "requantised_path": "store",
     "require_pair": "pair_check",
     "resolve_model": "resolve",
     "resolve_pair": "resolve",
     "show_bytes": "sizes",
+    "split_files": "splits",
     "split_weights": "estimate",
     "user_catalogue_path": "catalogue",
+    "vocabulary_bytes": "estimate",
 }
 
 __all__ = [
@@ -121,13 +127,16 @@ __all__ = [
     "recurrent_bytes",
     "remove_entry",
     "remove_model",
+    "repacked_bytes",
     "requantised_path",
     "require_pair",
     "resolve_model",
     "resolve_pair",
     "show_bytes",
+    "split_files",
     "split_weights",
     "user_catalogue_path",
+    "vocabulary_bytes",
 ]
 
 

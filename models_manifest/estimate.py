@@ -2,22 +2,25 @@
 
 Key/value cells, window and recurrent sizes follow llama.cpp's `llama-kv-cache.cpp`, `llama-kv-cache-iswa.cpp` and
 `llama-hparams.cpp`. The compute buffer is the largest of three stages of the reserved graph; on the CPU back end it
-agrees with what llama.cpp reports within 5 % for models with and without sliding window and flash attention.
+agrees with what llama.cpp reports within 5 % for models with and without sliding window and flash attention, and with
+room for the logits of all tokens or of a few.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spec_local.errors import UsageError
 from spec_local.models_manifest.gguf_format import TENSOR_TYPES
 from spec_local.models_manifest.gguf_header import Header
-
-from spec_local.errors import UsageError
 
 _CELL_STEP = 256
 """llama.cpp rounds the cells of a cache up to a multiple of this."""
 
 _BYTES = {name.lower(): (block, size) for name, block, size in TENSOR_TYPES.values()}
+_REPACKED_X86 = ("Q4_0", "Q4_K", "Q2_K", "IQ4_NL")
+_REPACKED_ARM = (*_REPACKED_X86, "Q8_0", "Q5_K", "Q6_K")
+"""Types the processor back end may repack (`ggml-cpu/repack.cpp`); an old processor repacks fewer."""
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "iq4_nl", "q4_1", "q4_0")
 """Types llama.cpp keeps keys and values in."""
 
@@ -88,19 +91,59 @@ def recurrent_bytes(header: Header, n_seq: int = 1, snapshots: int = 0) -> int:
     return sum(header.layers.recurrent) * header.layers.state_width * 4 * n_seq * (1 + snapshots)
 
 
-def compute_bytes(header: Header, n_ctx: int, n_ubatch: int = 512, flash_attention: bool = True, rows: int = 1) -> int:
+def compute_bytes(
+    header: Header,
+    n_ctx: int,
+    n_ubatch: int = 512,
+    flash_attention: bool = True,
+    rows: int = 1,
+    most_rows: int | None = None,
+) -> int:
     """Bytes of the graph's scratch buffer and of `rows` rows of logits handed out, all float32.
 
-    The buffer holds one stage at a time: the logits of every token of a micro-batch, the attention weights of one
-    layer (without flash attention), or one feed-forward layer.
+    The buffer holds one stage at a time: the logits of the micro-batch, the attention weights of one layer (without
+    flash attention), or one feed-forward layer. `most_rows` is llama.cpp's `n_outputs_max`: logits are reserved for so
+    many tokens of the micro-batch only; None for all of them.
     """
     n_vocab, n_embd = header.tokenizer.n_vocab, header.layers.n_embd
     cells = _padded(n_ctx)
     mask = cells * 2 if flash_attention else cells * 4
     logits = 4 * (n_vocab + 3 * n_embd)
     attention = 4 * 6 * n_embd + mask + (0 if flash_attention else 4 * header.layers.n_head * cells)
-    feed_forward = 4 * (2 * header.layers.n_ff + 3 * n_embd) + mask
-    return n_ubatch * max(logits, attention, feed_forward) + rows * n_vocab * 4
+    feed_forward = 4 * (3 * header.layers.n_ff + 4 * n_embd) + mask
+    outputs = n_ubatch if most_rows is None else min(n_ubatch, most_rows)
+    return max(outputs * logits, n_ubatch * attention, n_ubatch * feed_forward) + rows * n_vocab * 4
+
+
+def repacked_bytes(header: Header, gpu_layers: int = 0, machine: str = "") -> int:
+    """Bytes of the second copy that llama.cpp's processor back end makes of weights it has faster kernels for.
+
+    The first copy is the mapped file: it stays resident until the system wants its memory back. The token embedding,
+    of which rows are looked up, is not repacked.
+
+    Args:
+        header: The model.
+        gpu_layers: Layers at the end of the model that lie on other devices.
+        machine: Processor family as `platform.machine()` names it; empty for this one's.
+    """
+    import platform
+
+    arm = (machine or platform.machine()).lower() in ("arm64", "aarch64")
+    on_host = max(0, header.layers.count - max(0, gpu_layers))
+    total = 0
+    for tensor in header.tensors:
+        prefix, _, rest = tensor.name.partition(".")
+        number = rest.partition(".")[0]
+        here = int(number) < on_host if prefix == "blk" and number.isdecimal() else gpu_layers <= header.layers.count
+        is_matrix = len(tensor.shape) > 1 and tensor.shape[1] % 8 == 0 and not tensor.name.startswith("token_embd")
+        if here and is_matrix and tensor.type in (_REPACKED_ARM if arm else _REPACKED_X86):
+            total += tensor.bytes
+    return total
+
+
+def vocabulary_bytes(header: Header) -> int:
+    """Bytes of llama.cpp's own tables: about 166 for each token and each merge (measured on three vocabularies)."""
+    return 166 * (header.tokenizer.n_vocab + header.tokenizer.n_merges)
 
 
 def estimate_memory(

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+
+from spec_local.errors import ModelError, UsageError
 from spec_local.models_manifest.catalogue import (
     HubSource,
     ModelEntry,
@@ -26,9 +28,7 @@ from spec_local.models_manifest.catalogue import (
 )
 from spec_local.models_manifest.gguf_header import read_header
 from spec_local.models_manifest.names import split_quantisation
-from spec_local.models_manifest.store import stored_paths
-
-from spec_local.errors import ModelError, UsageError
+from spec_local.models_manifest.store import requantised_path, stored_paths
 from spec_local.paths import models_folder
 
 
@@ -129,7 +129,10 @@ def remove_model(spec: str) -> Removed:
     entry = load_catalogue().model(name)
     try:
         if quantisation is not None:
-            paths = stored_paths(entry, entry.variant(quantisation))
+            made = requantised_path(entry.name, quantisation)  # may go under a name that the catalogue does not list
+            listed = any(variant.quantisation == quantisation for variant in entry.variants)
+            paths = stored_paths(entry, entry.variant(quantisation)) if listed or not made.is_file() else []
+            paths += [made] if made not in paths and made.is_file() else []
             doomed = [p for path in paths for p in (path, *path.parent.glob(f"{path.name}.*")) if p.is_file()]
             freed = sum(path.stat().st_size for path in doomed)
             for path in doomed:

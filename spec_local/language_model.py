@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -66,4 +66,16 @@ class LanguageModel(Protocol):
 
         Raises:
             CacheError: This cache cannot be cut there.
+        """
+
+
+@runtime_checkable
+class SharingModel(LanguageModel, Protocol):
+    """A model whose sequences can take over the beginning of one another's cache, at no cost worth counting."""
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Make the cache of `target` the first `length` tokens of that of `source`.
+
+        Raises:
+            CacheError: This cache cannot be copied in part; that of `target` is empty then.
         """

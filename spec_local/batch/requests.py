@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
+from spec_local.batch.failures import Failure, ItemError
 from spec_local.batch.records import Item
 from spec_local.sampling.params import Sampling
 from spec_local.session.generation import Request
+from spec_local.session.structured import GrammarError, Structure, gbnf, json_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,28 +23,42 @@ class Recipe:
     sampling: Sampling = field(default_factory=Sampling)
     system: str | None = None
     raw: bool = False
+    structure: Structure | None = None
+    """A schema or grammar all answers follow, unless a line brings its own."""
     model: Mapping[str, Any] = field(default_factory=dict)
     """What the text depends on besides prompt and sampling: the target, and under rules that let the draft shape the
     text, the draft. Plain JSON values."""
 
     def request(self, item: Item) -> Request:
-        """What the engine is asked for `item`."""
-        fields = {name: getattr(self.sampling, name) for name in self.sampling.model_fields_set}
-        sampling = Sampling.model_validate({**fields, **item.sampling})
-        system = item.system if item.system is not None else self.system
+        """What the engine is asked for `item`.
+
+        Raises:
+            ItemError: The line's own schema or grammar cannot be compiled.
+        """
         prompt = item.prompt if isinstance(item.prompt, str) else list(item.prompt)
-        return Request(prompt, sampling, system, self.raw)
+        structure = self.structure
+        try:
+            if item.json_schema is not None:
+                structure = _json_schema(json.dumps(item.json_schema))
+            elif item.grammar is not None:
+                structure = _gbnf(item.grammar)
+        except GrammarError as error:
+            raise ItemError(Failure.INVALID_GRAMMAR, error.message, error.hint) from None
+        return Request(prompt, self._sampling(item), self._system(item), self.raw, structure=structure)
 
     def fingerprint(self, item: Item) -> str:
         """Prompt, sampling and model of an item as three hashes, "prompt-sampling-model"."""
-        request = self.request(item)
-        set_fields = request.sampling.model_dump(mode="json", include=request.sampling.model_fields_set)
-        parts = (
-            [request.prompt, request.system, request.raw],
-            [set_fields, item.json_schema, item.grammar],
-            self.model,
-        )
-        return "-".join(_digest(part) for part in parts)
+        sampling = self._sampling(item)
+        how: list[Any] = [sampling.model_dump(mode="json", include=sampling.model_fields_set)]
+        how += [item.json_schema, item.grammar, self.structure.text if self.structure else None]
+        return "-".join(_digest(part) for part in ([item.prompt, self._system(item), self.raw], how, self.model))
+
+    def _sampling(self, item: Item) -> Sampling:
+        fields = {name: getattr(self.sampling, name) for name in self.sampling.model_fields_set}
+        return Sampling.model_validate({**fields, **item.sampling})
+
+    def _system(self, item: Item) -> str | None:
+        return item.system if item.system is not None else self.system
 
 
 def changed_parts(old: str, new: str) -> str:
@@ -50,6 +67,16 @@ def changed_parts(old: str, new: str) -> str:
     olds, news = old.split("-"), new.split("-")
     changed = [name for name, a, b in zip(names, olds, news, strict=False) if a != b]
     return " and ".join(changed) if changed and len(olds) == len(news) else "request"
+
+
+@lru_cache(maxsize=256)
+def _json_schema(text: str) -> Structure:
+    return json_schema(text, "The line's json_schema")
+
+
+@lru_cache(maxsize=256)
+def _gbnf(text: str) -> Structure:
+    return gbnf(text, "The line's grammar")
 
 
 def _digest(value: Any) -> str:

@@ -23,12 +23,13 @@ def affordable_slots(options: EngineOptions) -> int:
     try:
         draft_name = options.draft if options.longest_draft > 0 else "none"
         target, draft, _ = manifest.resolve_pair(options.target, draft_name, options.pair)
+        n_ctx = 4096 if options.n_ctx == "auto" else options.n_ctx  # the context is then made to fit the slots
         headers = [manifest.read_header(file.path) for file in (target, draft) if file is not None]
         cache_bytes = sum(
-            manifest.estimate_memory(header, n_ctx, type_k, type_v).kv
-            for header, n_ctx, type_k, type_v in zip(
+            manifest.kv_bytes(header, tokens, type_k, type_v)
+            for header, tokens, type_k, type_v in zip(
                 headers,
-                (options.n_ctx, options.draft_n_ctx or options.n_ctx),
+                (n_ctx, options.draft_n_ctx or n_ctx),
                 (options.cache_type_k, options.draft_cache_type_k),
                 (options.cache_type_v, options.draft_cache_type_v),
                 strict=False,

@@ -19,7 +19,6 @@ from spec_local.bench.findings import Kind, Problem
 from spec_local.bench.recording import Recorder
 from spec_local.bench.rig import Rig
 from spec_local.drafting.model import ModelDrafter
-from spec_local.errors import CacheError
 from spec_local.language_model import Chunk
 from spec_local.llama.context import Context
 
@@ -140,8 +139,3 @@ def _fault(finding: CacheFinding) -> str | None:
                 f"cache filled in {how} (rounding explains {tolerance:.2g}): it holds other tokens than the text"
             )
     return None
-
-
-def broken(run: str, error: AssertionError | CacheError) -> Problem:
-    """The problem of a run that a check inside the program stopped."""
-    return Problem("cache", Kind.CACHE, f"{run}: the run broke off with {type(error).__name__}: {error}")

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from spec_local.bench.adversary import SOURCE, always_wrong, right_then_wrong
-from spec_local.bench.findings import Kind, Problem
+from spec_local.bench.findings import Kind, Problem, broke_off
 from spec_local.bench.margins import chooser, miss
 from spec_local.bench.rig import Rig, feed
 from spec_local.drafting.drafter import Drafter
@@ -22,6 +22,8 @@ from spec_local.language_model import Chunk
 from spec_local.sampling.params import Sampling
 from spec_local.speculation.sequence import Sequence
 
+Arms = tuple[tuple[str, int], ...]
+"""Drafters ("model", "text", "wrong", "teasing") with their draft lengths."""
 Report = Callable[[str], None]
 """Told what is being done now."""
 
@@ -33,8 +35,7 @@ class Setting:
     prompt: str
     sampling: Sampling
     """With seed and max_tokens."""
-    arms: tuple[tuple[str, int], ...]
-    """Drafter ("model", "text", "wrong", "teasing") and draft length."""
+    arms: Arms
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class ArmResult:
     tested: int
     accepted: int
     difference: Difference | None
-    failure: str = ""
+    failure: Problem | None = None
     """What broke, where the run did not come to its end."""
 
     @property
@@ -90,8 +91,10 @@ class Conformance:
         return {
             "pad_width": self.pad_width,
             "plain_tokens": self.plain_tokens,
-            "identical": sum(arm.difference is None and not arm.failure for arm in self.arms),
-            "arms": [asdict(arm) for arm in self.arms],
+            "identical": sum(arm.difference is None and arm.failure is None for arm in self.arms),
+            "arms": [
+                {**asdict(arm), "failure": None if arm.failure is None else arm.failure.message} for arm in self.arms
+            ],
         }
 
 
@@ -104,7 +107,7 @@ def conformance(rig: Rig, settings: tuple[Setting, ...], report: Report) -> Conf
         try:
             plain = rig.play_padded(setting.prompt, setting.sampling, {}, 0)
         except (AssertionError, CacheError) as error:
-            arms.append(replace(_empty("plain", 0, setting), failure=_broke_off(rig, error)))
+            arms.append(_broke_off(rig, _empty("plain", 0, setting), error))
             continue
         plain_tokens += len(plain.emitted)
         for drafter, length in setting.arms:
@@ -131,7 +134,7 @@ def _arm(rig: Rig, setting: Setting, plain: Sequence, name: str, drafter: Drafte
     try:
         run = rig.play_padded(setting.prompt, setting.sampling, {source: drafter}, length)
     except (AssertionError, CacheError) as error:
-        return replace(result, failure=_broke_off(rig, error))
+        return _broke_off(rig, result, error)
     return replace(
         result,
         tokens=len(plain.emitted),
@@ -146,11 +149,11 @@ def _empty(name: str, length: int, setting: Setting) -> ArmResult:
     return ArmResult(name, length, setting.sampling.temperature, setting.sampling.seed or 0, 0, 0, 0, 0, None)
 
 
-def _broke_off(rig: Rig, error: AssertionError | CacheError) -> str:
-    """What a check inside the program said; the padded caches are empty afterwards."""
+def _broke_off(rig: Rig, arm: ArmResult, error: AssertionError | CacheError) -> ArmResult:
+    """The arm with what a check inside the program said; the padded caches are empty afterwards."""
     rig.padded_target.trim(0, 0)
     rig.padded.release(0)
-    return f"{type(error).__name__}: {error}"
+    return replace(arm, failure=broke_off("conformance", arm.name, error))
 
 
 def _difference(rig: Rig, plain: Sequence, run: Sequence) -> Difference | None:
@@ -180,8 +183,8 @@ def _difference(rig: Rig, plain: Sequence, run: Sequence) -> Difference | None:
 def _problems(arms: list[ArmResult]) -> list[Problem]:
     problems = []
     for arm in arms:
-        if arm.failure:
-            problems.append(Problem("conformance", Kind.CACHE, f"{arm.name}: the run broke off with {arm.failure}"))
+        if arm.failure is not None:
+            problems.append(arm.failure)
         elif (d := arm.difference) is not None:
             message = (
                 f"{arm.name}: token {d.index + 1} is {d.speculative_text} ({d.speculative}) instead of "

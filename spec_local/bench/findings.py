@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from spec_local.errors import CacheError
+
 
 class Kind(IntEnum):
     """Kinds of fault, the most specific cause first: where several checks fail, the first kind names the fault."""
@@ -19,6 +21,7 @@ class Kind(IntEnum):
     DECISION = 7
     TOKENS = 8
     DISTRIBUTION = 9
+    INTERNAL = 10
 
     @property
     def words(self) -> str:
@@ -36,6 +39,7 @@ _WORDS = {
     Kind.DECISION: "tokens differ from a one-by-one replay by more than rounding explains",
     Kind.TOKENS: "speculation changes the text",
     Kind.DISTRIBUTION: "tokens do not follow the target's distribution",
+    Kind.INTERNAL: "a check inside the program stopped a run",
 }
 
 
@@ -52,6 +56,15 @@ class Problem:
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
         return {"check": self.check, "kind": self.kind.name.lower(), "message": self.message}
+
+
+def broke_off(check: str, run: str, error: AssertionError | CacheError) -> Problem:
+    """The problem of a run that a check inside the program stopped. What the check says tells the kind."""
+    kind = Kind.CACHE
+    if not isinstance(error, CacheError):
+        words = {"cache": Kind.CACHE, "noise": Kind.NOISE, "row": Kind.DRAFT_ROW}
+        kind = next((kind for word, kind in words.items() if word in str(error)), Kind.INTERNAL)
+    return Problem(check, kind, f"{run}: the run broke off with {type(error).__name__}: {error}")
 
 
 def culprit(problems: list[Problem]) -> Kind | None:

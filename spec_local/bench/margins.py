@@ -22,7 +22,7 @@ Chooser = Callable[[Logits], int]
 FAR = 64.0
 """A margin beyond this many logits is infinite."""
 _NEAR = 1e-4
-"""Margins are not resolved below this many logits, nor finer than 2 % of themselves."""
+"""Margins are not resolved below this many logits."""
 
 
 def chooser(sequence: Sequence, rule: AcceptanceRule, noise: Noise, position: int) -> Chooser:
@@ -36,27 +36,27 @@ def chooser(sequence: Sequence, rule: AcceptanceRule, noise: Noise, position: in
     return choose
 
 
-def fall(choose: Chooser, logits: Logits, token: int) -> float:
-    """By how much the logit of the chosen `token` can fall before it is not chosen any more."""
-    return _smallest(lambda change: choose(_moved(logits, token, -change)) != token)
+def fall(choose: Chooser, logits: Logits, token: int, precision: float = 0.1) -> float:
+    """By how much the logit of the chosen `token` can fall before it is not chosen any more, rounded up by `precision`."""
+    return _smallest(lambda change: choose(_moved(logits, token, -change)) != token, precision)
 
 
 def miss(choose: Chooser, logits: Logits, token: int) -> float:
-    """The smallest move of one logit that makes `token` the choice: its own rise, or the fall of the one chosen."""
-    rise = _smallest(lambda change: choose(_moved(logits, token, change)) == token)
+    """The smallest move of one logit that makes `token` the choice, to 2 %: its own rise, or the fall of the chosen."""
+    rise = _smallest(lambda change: choose(_moved(logits, token, change)) == token, 0.02)
     chosen = choose(logits)
-    drop = fall(choose, logits, chosen)
+    drop = fall(choose, logits, chosen, 0.02)
     if drop < rise and choose(_moved(logits, chosen, -drop)) == token:
         return drop
     return rise
 
 
-def _smallest(reached: Callable[[float], bool]) -> float:
+def _smallest(reached: Callable[[float], bool], precision: float) -> float:
     """The smallest change in [0, FAR] at which a monotone condition holds; inf where it never does."""
     if not reached(FAR):
         return float("inf")
     low, high = 0.0, FAR
-    while high > _NEAR and high > 1.02 * low:
+    while high > _NEAR and high > (1 + precision) * low:
         middle = math.sqrt(low * high) if low > 0.0 else high / 8
         if reached(middle):
             high = middle

@@ -83,4 +83,6 @@ def _block_test(i: int, weights: Sequence[float], q: Sequence[Row], p: Sequence[
 
 def _left(weight: float, p: Row, q: Row) -> list[float]:
     """(weight·p - q)+ for each token of p."""
-    return [max(0.0, weight * prob - q.prob(int(token))) for token, prob in zip(p.ids, p.probs, strict=True)]
+    covered = dict(zip(q.ids.tolist(), q.probs.tolist(), strict=True))
+    pairs = zip(p.ids.tolist(), p.probs.tolist(), strict=True)
+    return [max(0.0, weight * prob - covered.get(token, 0.0)) for token, prob in pairs]

@@ -22,14 +22,16 @@ def table(found: Verification) -> str:
 
 
 def _conformance(found: Verification) -> list[tuple[str, ...]]:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for arm in found.conformance.arms:
         passes = f"{arm.tokens} tokens, {arm.rounds} passes" if arm.rounds else f"{arm.tokens} tokens"
         accepted = f"{arm.accepted}/{arm.tested} accepted" if arm.tested else "nothing drafted"
-        if arm.failure:
+        if arm.failure is not None:
             outcome = "BROKE OFF"
         elif (d := arm.difference) is not None:
-            outcome = f"DIFFERS at token {d.index + 1}: {d.speculative_text}, plain {d.plain_text}, margin {d.margin:.3g}"
+            outcome = (
+                f"DIFFERS at token {d.index + 1}: {d.speculative_text}, plain {d.plain_text}, margin {d.margin:.3g}"
+            )
         else:
             outcome = "identical"
         rows.append((arm.name, passes, accepted, outcome))
@@ -68,7 +70,7 @@ def _distribution(found: Verification) -> list[tuple[str, ...]]:
 
 
 def _cache(found: Verification) -> list[tuple[str, ...]]:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for cache in found.cache.findings:
         apart = ["-" if value is None else f"{value:.2g}" for value in (cache.difference, cache.batch_difference)]
         narrow = f"Δlogit {apart[0]} from a fresh cache (≤ {cache.tolerance:.2g})"

@@ -84,9 +84,7 @@ class Rig:
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 
-    def play_padded(
-        self, prompt: str, sampling: Sampling, drafters: Mapping[str, Drafter], length: int
-    ) -> Sequence:
+    def play_padded(self, prompt: str, sampling: Sampling, drafters: Mapping[str, Drafter], length: int) -> Sequence:
         """One answer in padded passes, drafted by the first of `drafters` that offers something."""
         sequence = self.engine.prepare(Request(prompt, sampling)).sequence
         speculator = self.padded
@@ -151,7 +149,9 @@ class Rig:
     def __enter__(self) -> Rig:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 

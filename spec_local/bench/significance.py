@@ -82,7 +82,7 @@ def detectable(samples: int, cells: int, level: float, power: float = 0.99) -> f
     """Smallest total variation between two laws on equal cells that `samples` show with this power at this level."""
     df = cells - 1
     critical = chi_square_quantile(level, df)
-    shift = _bisect(lambda x: noncentral_tail(critical, df, x) >= power, 1e-9, 2000.0)
+    shift = _bisect(lambda x: noncentral_tail(critical, df, x) >= power, 1e-9, 2000.0, 1e-4)
     return min(1.0, math.sqrt(shift / (4 * samples)))
 
 
@@ -127,11 +127,11 @@ class Drift:
         return Tested(name, self.samples, z, math.erfc(abs(corrected) / math.sqrt(2)))
 
 
-def _bisect(reached: Callable[[float], bool], low: float, high: float) -> float:
+def _bisect(reached: Callable[[float], bool], low: float, high: float, precision: float = 1e-10) -> float:
     """The smallest x in [low, high] at which a monotone condition holds."""
     for _ in range(200):
         middle = (low + high) / 2
         low, high = (low, middle) if reached(middle) else (middle, high)
-        if high - low < 1e-9 * high:
+        if high - low < precision * high:
             break
     return high

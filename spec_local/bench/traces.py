@@ -1,8 +1,10 @@
 """Replaying draft policies on recorded text, without a model and without a clock.
 
 Under the coupled rule, and at temperature 0 under any, which drafted tokens are accepted does not depend on who decides
-how many to draft. So one plain run of the target, and one pass of the draft over its text, fix a `Trace`; with a table of
-costs it gives the exact speed of every policy, and of an oracle that knows each outcome beforehand.
+how many to draft. So one plain run of the target, and one pass of the draft over its text, fix a `Trace`; with a table
+of costs it gives the speed of every policy, and of an oracle that knows each outcome beforehand. What the draft would
+have drawn behind a wrong token of its own is not in the trace; it counts as wrong, with the confidence it had on the
+target's text.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import numpy.typing as npt
 
 from spec_local.drafting.draft import NO_SOURCE, Draft, no_draft
 from spec_local.drafting.text import TextFollower
-from spec_local.speculation.controller import Controller, Offer, Outcome, Pace, Seat
+from spec_local.speculation.controller import Controller, Offer, Outcome, Pace, Plan, Seat
 from spec_local.speculation.cost import CostProfile, Curve
 from spec_local.speculation.round import Round
 
@@ -38,10 +40,15 @@ class Trace:
     """Prompt ids; the text drafter drafts from them too."""
     tokens: list[int]
     """The target's n tokens."""
-    agree: npt.NDArray[np.bool_]
-    """bool [n]: the draft model's own token at this position, on the target's text so far, is the target's."""
+    own: npt.NDArray[np.int32]
+    """int32 [n]: the draft model's own token at this position, on the target's text so far."""
     confidence: npt.NDArray[np.float64]
-    """float64 [n]: max q there, in [0, 1]."""
+    """float64 [n]: the draft model's probability of that token, in [0, 1]."""
+
+    @property
+    def agree(self) -> npt.NDArray[np.bool_]:
+        """bool [n]: the draft model's own token is the target's."""
+        return np.equal(self.own, self.tokens)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -90,19 +97,19 @@ class TraceText:
     def __init__(self, trace: Trace, longest: int = LONGEST) -> None:
         follower = TextFollower()
         history = list(trace.prompt)
-        self.drafts: list[tuple[list[int], int]] = []
-        """[n]: proposal before token i, and the length of the match behind it."""
+        self.drafts: list[tuple[list[int], list[float]]] = []
+        """[n]: proposal before token i, and its confidence."""
         self.right: list[int] = []
         """[n]: leading tokens of the proposal that the text really has."""
         for i, token in enumerate(trace.tokens):
             follower.sync(history)
-            drafted, length = follower.propose(longest)
+            drafted, confidence = follower.propose(longest)
             right = 0
             for x, y in zip(drafted, trace.tokens[i:], strict=False):
                 if x != y:
                     break
                 right += 1
-            self.drafts.append((drafted, length))
+            self.drafts.append((drafted, confidence))
             self.right.append(right)
             history.append(token)
 
@@ -133,7 +140,7 @@ def replay(
     """
     target, model = Curve(costs.target), Curve(costs.draft)
     sources = tuple(sources)
-    text = text or (TraceText(trace) if "text" in sources else None)
+    text = (text or TraceText(trace)) if "text" in sources else None
     pace = pace or controller.enter()
     prompt, n = len(trace.prompt), len(trace.tokens)
     known = prompt  # tokens the draft model's cache holds
@@ -145,27 +152,17 @@ def replay(
         if room and "model" in sources:
             offers["model"] = Offer(min(room, LONGEST), lag=prompt + at - known)
         if room and text is not None and text.drafts[at][0]:
-            drafted, length = text.drafts[at]
-            drafted = drafted[:room]
-            draft = Draft(drafted, None, "text", [float(length + i) for i in range(len(drafted))])
-            offers["text"] = Offer(len(drafted), draft)
+            drafted, likely = text.drafts[at]
+            offers["text"] = Offer(min(room, len(drafted)), Draft(drafted[:room], None, "text", likely[:room]))
         (plan,) = controller.plan([Seat(pace, offers, prompt + at)])
 
         draft, draft_s, right = no_draft(), 0.0, 0
         if plan.source == "text":
             assert text is not None
-            draft, right = offers["text"].draft or draft, text.right[at]
-            draft = draft.cut(plan.limit)
+            draft, right = (offers["text"].draft or draft).cut(plan.limit), text.right[at]
         elif plan.source == "model":
-            confidence: list[float] = []
-            while not confidence or (len(confidence) < plan.limit and controller.more(plan, confidence)):
-                rows = offers["model"].lag if not confidence else 1
-                draft_s += model.seconds(rows) * jitter()
-                confidence.append(float(trace.confidence[at + len(confidence)]))
-            k = len(confidence)
-            wrong = np.flatnonzero(~trace.agree[at : at + k])
-            right = int(wrong[0]) if len(wrong) else k
-            draft = Draft(trace.tokens[at : at + right] + [-1] * (k - right), None, "model", confidence)
+            draft, right = _model_draft(trace, at, plan, controller, text)
+            draft_s = sum(model.seconds(rows) * jitter() for rows in draft.passes)
         drafted_n = len(draft)
         if drafted_n:
             draft = draft.cut(controller.shorten(plan, draft))
@@ -183,6 +180,37 @@ def replay(
             known = prompt + at + min(accepted, drafted_n - 1)
         at += len(emitted)
     return rounds
+
+
+def _model_draft(
+    trace: Trace, at: int, plan: Plan, controller: Controller, text: TraceText | None
+) -> tuple[Draft, int]:
+    """What the draft model would draft before token `at`, and how many of its first tokens are right."""
+    draft = Draft([], None, "model", [])
+    rows, ready = plan.seat.offers["model"].lag, 0  # ready: tokens whose rows an earlier pass has left behind
+    while not draft.tokens or (len(draft) < plan.limit and (ready or controller.more(plan, draft.confidence))):
+        here = at + len(draft)
+        if ready:
+            ready -= 1
+        else:
+            if text is not None and text.drafts[here][0]:
+                expected, likely = text.drafts[here]
+                count = controller.guess(plan, Draft(expected, None, "text", likely), rows)
+                expected = expected[: min(count, plan.limit - len(draft) - 1)]
+                for token in expected:
+                    # Behind a wrong token of its own the model is off the trace, and so is what it reads along.
+                    if not token == trace.own[here + ready] == trace.tokens[here + ready]:
+                        break
+                    ready += 1
+                rows += len(expected)
+            draft.passes.append(rows)
+            rows = 1
+        draft.tokens.append(int(trace.own[here]))
+        draft.confidence.append(float(trace.confidence[here]))
+    right = 0
+    while right < len(draft) and draft.tokens[right] == trace.tokens[at + right]:
+        right += 1
+    return draft, right
 
 
 def seconds(rounds: Iterable[Round]) -> float:
@@ -203,7 +231,7 @@ def oracle_seconds(
     Each round drafts from one source, 0..LONGEST tokens.
     """
     sources = tuple(sources)
-    text = text or (TraceText(trace) if "text" in sources else None)
+    text = (text or TraceText(trace)) if "text" in sources else None
     n = len(trace)
     target, model = Curve(costs.target), Curve(costs.draft)
     v = np.array([target.seconds(rows) for rows in range(LONGEST + 2)])
@@ -235,12 +263,12 @@ def load(path: Path) -> list[Trace]:
         names, kinds = data["names"].tolist(), data["kinds"].tolist()
         prompts = np.split(data["prompt"], np.cumsum(data["prompt_sizes"])[:-1])
         bounds = np.cumsum(data["sizes"])[:-1]
-        tokens, agree = np.split(data["tokens"], bounds), np.split(data["agree"], bounds)
+        tokens, own = np.split(data["tokens"], bounds), np.split(data["own"], bounds)
         confidence = np.split(data["confidence"].astype(np.float64) / CONFIDENCE_STEPS, bounds)
         return [
-            Trace(name, kind, float(temperature), p.tolist(), t.tolist(), a, c)
-            for name, kind, temperature, p, t, a, c in zip(
-                names, kinds, data["temperatures"], prompts, tokens, agree, confidence, strict=True
+            Trace(name, kind, float(temperature), p.tolist(), t.tolist(), o, c)
+            for name, kind, temperature, p, t, o, c in zip(
+                names, kinds, data["temperatures"], prompts, tokens, own, confidence, strict=True
             )
         ]
 
@@ -260,6 +288,6 @@ def save(path: Path, traces: Sequence[Trace]) -> None:
         sizes=np.array([len(t) for t in traces]),
         prompt=np.concatenate([np.array(t.prompt, dtype=np.int32) for t in traces]),
         tokens=np.concatenate([np.array(t.tokens, dtype=np.int32) for t in traces]),
-        agree=np.concatenate([t.agree for t in traces]),
+        agree=np.concatenate([t.own for t in traces]),
         confidence=np.concatenate([np.round(t.confidence * CONFIDENCE_STEPS).astype(np.uint16) for t in traces]),
     )

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from spec_local.bench.audit import Audit, Replay, audit, replay
-from spec_local.bench.cache_audit import CacheAudit, LiveCache, broken, cache_audit, look
-from spec_local.bench.conformance import Conformance, Report, Setting, conformance
+from spec_local.bench.cache_audit import CacheAudit, LiveCache, cache_audit, look
+from spec_local.bench.conformance import Arms, Conformance, Report, Setting, conformance
 from spec_local.bench.distribution import Distribution, distribution
-from spec_local.bench.findings import Problem, culprit
+from spec_local.bench.findings import Problem, broke_off, culprit
 from spec_local.bench.recording import Recorder
 from spec_local.bench.rig import Rig
 from spec_local.errors import CacheError
@@ -113,7 +113,7 @@ def make_plan(engine: Engine, quick: bool, sampling: Sampling, pad_width: int = 
         pad_width: Rows of every conformance pass; 0: 8. Drafts are as long as it allows.
     """
     own = engine.complete(sampling)[0]
-    tokens = 16 if quick else 32
+    tokens = 12 if quick else 32
     width = max(2, pad_width or PAD_WIDTH)
     longest = width - 1
 
@@ -122,8 +122,8 @@ def make_plan(engine: Engine, quick: bool, sampling: Sampling, pad_width: int = 
         return own.model_copy(update={**fixed, **values, "logprobs": None})
 
     warm = own.temperature or 0.8
-    greedy_arms = (("model", longest), ("wrong", longest), ("teasing", longest))
-    sampled_arms = (("model", min(3, longest)), ("text", longest))
+    greedy_arms: Arms = (("model", longest), ("wrong", longest), ("teasing", longest))
+    sampled_arms: Arms = (("model", min(3, longest)), ("text", longest))
     if not quick:
         greedy_arms += (("model", 1), ("text", longest), ("wrong", 1))
         sampled_arms += (("model", longest), ("wrong", longest), ("teasing", longest))
@@ -138,7 +138,7 @@ def make_plan(engine: Engine, quick: bool, sampling: Sampling, pad_width: int = 
         settings.append(Setting(PROMPTS["edit"], limited(0.0, 2, tokens), greedy_arms))
 
     drafting = FixedController(("model", "text"), 4)
-    count = 24 if quick else 64
+    count = 20 if quick else 64
     untruncated = limited(1.0, 13, count, top_k=0, top_p=1.0, min_p=0.0, typical_p=1.0)
     live = [
         LiveRun("as configured, T 0", PROMPTS["code"], limited(0.0, 11, count), None),
@@ -180,9 +180,10 @@ def verify(
     """
     started = time.perf_counter()
     plan = plan or make_plan(engine, quick, sampling or Sampling(), pad_width)
-    prompts = {item.prompt for item in (*plan.settings, *plan.live)}
+    items: list[Setting | LiveRun] = [*plan.settings, *plan.live]
+    prompts = {item.prompt for item in items}
     longest = max(len(engine.tokenize(Request(prompt))[0]) for prompt in prompts)
-    room = longest + max(item.sampling.max_tokens or 0 for item in (*plan.settings, *plan.live)) + 64
+    room = longest + max(item.sampling.max_tokens or 0 for item in items) + 64
     with Rig(engine, room, plan.pad_width, cancelled) as rig:
         same = conformance(rig, plan.settings, report)
         runs: list[tuple[Recorder, Replay, list[LiveCache]]] = []
@@ -193,7 +194,7 @@ def verify(
                 recorder = rig.play(run.prompt, run.sampling, run.controller)
                 caches = look(rig, recorder)
             except (AssertionError, CacheError) as error:
-                failures.append(broken(run.name, error))
+                failures.append(broke_off("ordinary run", run.name, error))
                 rig.start_over()
                 continue
             report(f"replay, one token at a time: {run.name}")

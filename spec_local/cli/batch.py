@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from spec_local.batch.concurrency import Concurrency
     from spec_local.batch.job import BatchOptions, Job
     from spec_local.batch.requests import Recipe
+    from spec_local.sampling.params import Sampling
     from spec_local.session.engine import Engine
+    from spec_local.session.structured import Structure
 
 _SUFFIXES = {".txt": "text", ".text": "text", ".csv": "csv"}
 _JOIN_S = 0.2
@@ -68,9 +70,9 @@ def run(arguments: Any, settings: Mapping[str, Setting]) -> int:
     from spec_local.batch.output import OutputFile
     from spec_local.batch.source import Source
     from spec_local.cli.interrupt import Interrupt
-    from spec_local.cli.loading import engine_options, load_engine, sampling
+    from spec_local.cli.loading import engine_options, load_engine, sampling, structure
 
-    options, wanted = _options(arguments), sampling(settings)
+    options, wanted, shape = _options(arguments), sampling(settings), structure(settings)
     source = Source(arguments.input)
     destination = arguments.output or "-"
     _check_files(source, destination, arguments.summary)
@@ -89,7 +91,7 @@ def run(arguments: Any, settings: Mapping[str, Setting]) -> int:
         with engine:
             from spec_local.batch.job import Job
 
-            recipe = _recipe(arguments, engine, wanted)
+            recipe = _recipe(arguments, engine, wanted, shape)
             concurrency = _concurrency(arguments.parallel, slots)
             job = Job(engine, slots, recipe, source, output, options, concurrency)
             for notice in engine.notices:
@@ -193,7 +195,7 @@ def _concurrency(parallel: int | str | None, slots: int) -> Concurrency:
     return Fixed(slots) if isinstance(parallel, int) else Measured(slots)
 
 
-def _recipe(arguments: Any, engine: Engine, wanted: Any) -> Recipe:
+def _recipe(arguments: Any, engine: Engine, wanted: Sampling, shape: Structure | None) -> Recipe:
     """What all lines share, and what an answer depends on besides: under the coupled rule not on the draft."""
     from pathlib import Path
 
@@ -207,7 +209,7 @@ def _recipe(arguments: Any, engine: Engine, wanted: Any) -> Recipe:
         model["chat_template"] = Path(options.chat_template).expanduser().read_text(encoding="utf-8")
     if not RULES[options.acceptance].reproducible:
         model |= {"acceptance": options.acceptance, "draft": facts["draft"], "draft_length": options.draft_length}
-    return Recipe(wanted, arguments.system, arguments.raw, model)
+    return Recipe(wanted, arguments.system, arguments.raw, shape, model)
 
 
 def _account(job: Job, engine: Engine, path: str | None) -> None:

@@ -15,9 +15,12 @@ from spec_local.cli.terminal import TextOutput, harmless, piped_input, read_text
 from spec_local.errors import UsageError
 
 if TYPE_CHECKING:
+    from spec_local.sampling.params import Sampling
     from spec_local.session.engine import Engine
     from spec_local.session.result import Piece
     from spec_local.session.stream import Stream
+
+_SHOWN = {"temperature", "top_k", "top_p", "min_p", "repeat_penalty"}
 
 EPILOG = """\
 examples:
@@ -38,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("output")
     output.add_argument("-o", "--output", metavar="PATH", help="write the answer, or all answers, to a file")
     output.add_argument("--json", action="store_true", help="print one JSON object with text, timings and statistics")
-    output.add_argument("--stats", action="store_true", help="one line of statistics on stderr")
+    output.add_argument("--stats", action="store_true", help="memory, sampling and a last line of statistics on stderr")
     batch.add_arguments(parser)
     add_options(parser, ("models", "device", "speculation", "sampling", "comparison"))
 
@@ -52,10 +55,10 @@ def run(arguments: Any) -> int:
     prompt = read_prompt(arguments)
     # Checked before a model is loaded: a typing error should not cost a minute.
     from spec_local.cli.interrupt import Interrupt, InThread
-    from spec_local.cli.loading import engine_options, load_engine, sampling
+    from spec_local.cli.loading import engine_options, load_engine, sampling, structure
 
     engine_options(settings)
-    wanted = sampling(settings)
+    wanted, shape = sampling(settings), structure(settings)
     output = TextOutput(arguments.output)
     engine: Engine | None = None
     stream: Stream | None = None
@@ -63,8 +66,8 @@ def run(arguments: Any) -> int:
     def pieces() -> Iterator[Piece]:
         nonlocal engine, stream
         engine = load_engine(settings, lambda: interrupt.seen)
-        stream = engine.stream(prompt, sampling=wanted, system=arguments.system, raw=arguments.raw)
-        for notice in (*engine.notices, *stream.notices):
+        stream = engine.stream(prompt, sampling=wanted, system=arguments.system, raw=arguments.raw, structure=shape)
+        for notice in (*engine.notices, *stream.notices, *(_facts(engine, wanted) if arguments.stats else ())):
             print(f"note: {harmless(notice)}", file=sys.stderr)
         if interrupt.seen:
             stream.close()
@@ -91,6 +94,16 @@ def run(arguments: Any) -> int:
             print(harmless(result.summary()), file=sys.stderr)
         engine.close()
     return ExitCode.INTERRUPTED if result.finish_reason == "cancelled" else ExitCode.OK
+
+
+def _facts(engine: Engine, wanted: Sampling) -> tuple[str, ...]:
+    """What was estimated before loading, and how tokens are drawn, for `--stats`."""
+    sampling, origins = engine.complete(wanted)
+    values = ", ".join(
+        f"{name.replace('_', '-')} {value:g} ({origins.get(name, 'default')})"
+        for name, value in sampling.model_dump(include=_SHOWN).items()
+    )
+    return f"Memory estimated before loading: {engine.memory.sentence()}.", f"Sampling: {values}."
 
 
 def read_prompt(arguments: Any) -> str:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from spec_local.cli.options import Setting, values_of
-from spec_local.cli.terminal import is_terminal
-from spec_local.errors import ModelError
+from spec_local.cli.terminal import is_terminal, read_text
+from spec_local.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
     from spec_local.sampling.params import Sampling
     from spec_local.session.engine import Engine
     from spec_local.session.options import EngineOptions
+    from spec_local.session.structured import Structure
 
 
 def engine_options(settings: Mapping[str, Setting]) -> EngineOptions:
@@ -29,6 +31,24 @@ def sampling(settings: Mapping[str, Setting]) -> Sampling:
     from spec_local.sampling.params import Sampling
 
     return Sampling.parse(values_of(settings, Sampling.model_fields))
+
+
+def structure(settings: Mapping[str, Setting]) -> Structure | None:
+    """The schema or grammar the answer follows, read and checked; None where there is none.
+
+    Raises:
+        UsageError: Both are given, a file cannot be read, or what it holds cannot be compiled.
+    """
+    given = [name for name in ("json_schema", "grammar") if name in settings]
+    if len(given) > 1:
+        raise UsageError("A JSON schema and a grammar exclude each other.", "Leave one of them out.")
+    if not given:
+        return None
+    from spec_local.session.structured import gbnf, json_schema
+
+    path = settings[given[0]].value
+    make = json_schema if given[0] == "json_schema" else gbnf
+    return make(read_text(path), path)
 
 
 def load_engine(settings: Mapping[str, Setting], cancelled: Callable[[], bool]) -> Engine:
@@ -48,7 +68,7 @@ def load_engine(settings: Mapping[str, Setting], cancelled: Callable[[], bool]) 
                     return not cancelled()
 
                 loaded = load_models(options, on_load)
-            return Engine(loaded, options)
+            return Engine(loaded)
         except NotPulledError as error:
             if pull == "never" or (pull == "ask" and not _agrees(error)):
                 raise
@@ -56,39 +76,86 @@ def load_engine(settings: Mapping[str, Setting], cancelled: Callable[[], bool]) 
 
 
 def pull_model(name: str, offline: bool = False) -> Any:
-    """Fetch a model or pair with a progress bar on stderr; returns the path of its (first) file."""
-    from spec_local.models_manifest import pull
+    """Fetch a model or pair; stderr says how large it is, how far, and how long it took. Returns its (first) file."""
+    from spec_local.models_manifest import list_models, load_catalogue, models_of, pull, show_bytes
 
-    with progress_bar("fetching", as_bytes=True) as report:
-        return pull(name, progress=report, offline=offline)
+    catalogue = load_catalogue()
+    wanted = [catalogue.find(model) for model in models_of(name, catalogue)]
+    here = {(m.entry.name, m.variant.quantisation) for m in list_models() if m.path and m.entry and m.variant}
+    missing = [found for found in wanted if (found[0].name, found[1].quantisation) not in here]
+    sizes = [variant.shown_bytes or 0 for _, variant in missing]
+    if missing and not offline:
+        each = [
+            f"{entry.name} ({variant.quantisation}{f', {show_bytes(size)}' if size else ''})"
+            for (entry, variant), size in zip(missing, sizes, strict=True)
+        ]
+        total = f": {show_bytes(sum(sizes))} in all" if len(missing) > 1 and all(sizes) else ""
+        print(f"Fetching {' and '.join(each)}{total}", file=sys.stderr, flush=True)
+    started = time.monotonic()
+    with progress_bar("", as_bytes=True) as report:
+        path = pull(name, progress=report, offline=offline)
+    done = f"Fetched in {spoken(time.monotonic() - started)}" if missing else "Everything was here already"
+    print(done, file=sys.stderr, flush=True)
+    return path
+
+
+def spoken(seconds: float) -> str:
+    """`8 s`, `2 min 5 s`, `1 h 20 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 @contextmanager
 def progress_bar(verb: str, as_bytes: bool = False) -> Iterator[Callable[[float, float, str], None]]:
     """A transient bar on stderr where that is a terminal; one line per file elsewhere for long work."""
     if not is_terminal(sys.stderr):
-        seen: set[str] = set()
-
-        def line(_done: float, total: float, what: str) -> None:
-            if as_bytes and what not in seen:
-                seen.add(what)
-                size = f" ({total / 1e6:.0f} MB)" if total else ""
-                print(f"{verb} {what}{size}", file=sys.stderr, flush=True)
-
-        yield line
+        yield _Lines().report if as_bytes else lambda done, total, what: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     columns: list[Any] = [TextColumn("{task.description}", markup=False), BarColumn()]
-    columns += [DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()] if as_bytes else []
+    columns += [DownloadColumn(), TransferSpeedColumn()] if as_bytes else []
+    columns.append(TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(verb, total=None)
 
         def report(done: float, total: float, what: str) -> None:
-            progress.update(task, completed=done, total=total or None, description=f"{verb} {what}")
+            progress.update(task, completed=done, total=total or None, description=f"{verb} {what}".strip())
 
         yield report
+
+
+class _Lines:
+    """Progress where nobody looks at a terminal, in a log for instance: a line at every step, and one now and then."""
+
+    def __init__(self, every_s: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._every_s, self._clock = every_s, clock
+        self._what = ""
+        self._started = self._next = 0.0
+        self._first = 0.0
+        """Bytes that were done when this step began."""
+
+    def report(self, done: float, total: float, what: str) -> None:
+        """Take note of `done` of `total` bytes; 0 where the total is unknown."""
+        from spec_local.models_manifest import show_bytes
+
+        now = self._clock()
+        size = show_bytes(int(total)) if total else "unknown size"
+        if what != self._what:
+            self._what, self._started, self._first, self._next = what, now, done, now + self._every_s
+            begun = f", {show_bytes(int(done))} of it here already" if done else ""
+            print(f"{what} ({size}{begun})", file=sys.stderr, flush=True)
+        elif now >= self._next:
+            self._next = now + self._every_s
+            speed = (done - self._first) / (now - self._started)
+            text = f"{what}: {show_bytes(int(done))} of {size}, {show_bytes(int(speed))}/s"
+            left = f", {spoken((total - done) / speed)} left" if total and speed > 0 else ""
+            print(text + left, file=sys.stderr, flush=True)
 
 
 def _agrees(error: ModelError) -> bool:

@@ -12,9 +12,10 @@ from typing import Any, NoReturn
 
 from spec_local import __version__
 from spec_local.cli.exit_codes import ExitCode, exit_code
-from spec_local.errors import SpecLocalError
+from spec_local.errors import SpecLocalError, UsageError
 
 COMMANDS = {
+    "chat": "chat in the terminal",
     "generate": "answer a prompt",
     "bench": "measure whether drafting pays here, and on which texts",
     "verify": "check that speculation changes nothing, on this machine with this pair",
@@ -23,6 +24,7 @@ COMMANDS = {
     "config": "show the settings in force and where each comes from",
 }
 
+_LOCALE = "Set PYTHONUTF8=1 in the environment, or a UTF-8 locale such as LC_ALL=C.UTF-8."
 _EPILOG = """\
 examples:
   spec-local generate -p "Write a haiku about rivers"
@@ -102,6 +104,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return exit_code(error)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
+    except UnicodeEncodeError as error:
+        # Only a path can do that, where the locale is not UTF-8: files are opened under their bytes.
+        print_error(UsageError(f"The encoding {error.encoding} of this locale has no {error.object!r}.", _LOCALE))
+        return ExitCode.USAGE
     except BrokenPipeError:
         # The reader (head, less) has gone: that is its right, and no error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

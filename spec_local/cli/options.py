@@ -100,7 +100,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("allow_plain", "models", _flag, "go on without a draft model that cannot be used", default="off"),
     Option("chat_template", "models", str, "Jinja file used instead of the model's template", metavar="PATH"),
     Option("pull", "models", str, "fetch missing models", choices=("ask", "always", "never"), default="ask"),
-    Option("n_ctx", "device", int, "tokens of prompt and answer together", metavar="N", default="4096"),
+    Option("n_ctx", "device", _length, "tokens of prompt and answer together: auto or N", metavar="N", default="4096"),
     Option("draft_n_ctx", "device", int, "the same for the draft", metavar="N", default="as the target"),
     Option("gpu_layers", "device", _layers, "layers to offload: N, auto or all", metavar="N", default="all"),
     Option("draft_gpu_layers", "device", _layers, "the same for the draft", metavar="N", default="all"),
@@ -142,6 +142,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("min_tokens", "sampling", int, "no end before this many tokens", metavar="N", default="0"),
     Option("logprobs", "sampling", int, "log-probabilities of each token and its N likeliest rivals", metavar="N"),
     Option("stop", "sampling", str, "text that ends the answer", metavar="TEXT", many=True),
+    Option("json_schema", "sampling", str, "the answer is JSON that follows this schema", metavar="FILE"),
+    Option("grammar", "sampling", str, "the answer follows this GBNF grammar", metavar="FILE"),
 )
 
 _TITLES: dict[Group, str] = {
@@ -241,6 +243,7 @@ def _read_one(option: Option, raw: Any, label: str) -> Any:
         value = option.parse(str(raw))
     except ValueError:
         wanted = {int: "a whole number", float: "a number", _bias: "TOKEN=BIAS, two numbers", _flag: "on or off"}
+        wanted |= {_length: "auto or a whole number", _layers: "auto, all or a whole number"}
         raise UsageError(
             f"{label} cannot be {str(raw)!r}: it takes {wanted.get(option.parse, option.metavar)}."
         ) from None

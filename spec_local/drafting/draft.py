@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spec_local.sampling.row import Row
 
@@ -16,10 +16,12 @@ class Draft:
     rows: list[Row] | None
     """`q_1 .. q_γ` the tokens were drawn from; None for one-hot drafts (text)."""
     source: str
-    """Who drafted: "text", "model", or "none" for the empty draft of a round without a drafter."""
+    """Who drafted: "text", "model", "grammar", or "none" for the empty draft of a round without a drafter."""
     confidence: list[float]
-    """One number per token, comparable only within one source: max q in [0, 1] for a model; for text the length in
-    tokens of the match that leads to the token, those before it in this draft included."""
+    """One number in [0, 1] per token, comparable only within one source: the draft model's probability of the token
+    (at temperature 1, whatever it was drawn with); the text drafter's estimate that the text goes on with it."""
+    passes: list[int] = field(default_factory=list)
+    """Rows of every pass of a model that this draft took, in order; empty where no model ran."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -29,11 +31,13 @@ class Draft:
         if length >= len(self.tokens):
             return self
         rows = None if self.rows is None else self.rows[:length]
-        return Draft(self.tokens[:length], rows, self.source, self.confidence[:length])
+        return Draft(self.tokens[:length], rows, self.source, self.confidence[:length], self.passes)
 
 
 NO_SOURCE = "none"
 """Source of a round that drafted nothing."""
+GRAMMAR_SOURCE = "grammar"
+"""Source of drafts that spell what a grammar makes certain."""
 
 
 def no_draft() -> Draft:

@@ -13,6 +13,7 @@ from spec_local.drafting.draft import Draft
 
 if TYPE_CHECKING:
     from spec_local.sampling.acceptance import AcceptanceRule
+    from spec_local.sampling.constraint import Walk
     from spec_local.sampling.noise import Noise
     from spec_local.sampling.transform import Transform
 
@@ -36,6 +37,12 @@ class DraftRequest:
     more: Callable[[list[float]], bool]
     """`more(confidence so far)`: is one more token wanted? Asked after each drafted token, before the next one is
     drawn, so it never sees a token that is thrown away. A drafter whose tokens cost nothing need not ask."""
+    walk: Walk | None = None
+    """What a grammar admits after `tokens`; None: everything. What a drafter proposes against it is cut off."""
+    guess: Callable[[Sequence[int], int], Sequence[int]] | None = None
+    """`guess(drafted so far, rows of the next pass)`: tokens that another drafter expects next. A model may read them along
+    in that pass: where it then draws the very same ones, the rows after them are there already. It never changes what
+    is drafted."""
 
 
 class Drafter(Protocol):

@@ -3,6 +3,10 @@
 Its cache holds a prefix of each sequence and, until the next draft, drafted tokens that were rejected. A drafted token
 is decoded only when another one is drawn after it, so the last token of every draft, and a draft that is never made,
 cost no step; what the cache lacks is caught up in one batch.
+
+Where another drafter expects tokens (`DraftRequest.guess`), the model reads them along: a pass decodes them behind the
+tokens it is for, and where the model draws the very same ones, the rows after them are there already. A draft is token
+for token the same with or without; it only takes fewer passes.
 """
 
 from __future__ import annotations
@@ -14,9 +18,15 @@ import numpy as np
 
 from spec_local.drafting.draft import Draft
 from spec_local.drafting.drafter import DraftRequest
-from spec_local.drafting.token_cache import TokenCache
+from spec_local.drafting.token_cache import TokenCache, common_prefix
+from spec_local.errors import BackendError
 from spec_local.language_model import Chunk, LanguageModel, Logits
+from spec_local.sampling.constraint import Walk
 from spec_local.sampling.row import Row
+
+
+_TOGETHER = 32
+"""Most tokens each of several streams brings into their first step."""
 
 
 @dataclass(slots=True)
@@ -26,9 +36,19 @@ class _Stream:
     request: DraftRequest
     room: int
     """Tokens the draft's context has room for."""
+    width: int = 1
+    """Most tokens of one step."""
     tokens: list[int] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     confidence: list[float] = field(default_factory=list)
+    decoded: int = 0
+    """Drafted tokens that are in the draft's cache."""
+    guess: Sequence[int] = ()
+    """Tokens read along in the pass under way."""
+    passes: list[int] = field(default_factory=list)
+    """Rows of each pass."""
+    stuck: bool = False
+    """The grammar leaves no token that this model could draw."""
 
     def draw(self, logits: Logits) -> None:
         """Draw the next token from float32 [n_vocab] logits."""
@@ -36,17 +56,70 @@ class _Stream:
         position = len(request.tokens) + len(self.tokens)
         window = request.transform.history_length
         history = recent(request.tokens, self.tokens, window) if window else ()
-        row = request.transform.row(logits[: request.transform.n_vocab], history, position)
+        try:
+            allowed = None if request.walk is None else request.walk.allowed(self.tokens)
+            allowed = None if allowed is None else allowed[: request.transform.n_vocab]
+            row = request.transform.row(logits[: request.transform.n_vocab], history, position, allowed)
+        except BackendError:
+            if request.walk is None:
+                raise
+            self.stuck = True
+            return
         token = request.rule.draft_token(row, request.noise, position)
         self.tokens.append(token)
         self.rows.append(row)
         self.confidence.append(confidence(logits, token))
+        if request.walk is not None and token not in request.transform.end_ids:
+            self._spell(request.walk)
 
-    def wants_more(self) -> bool:
+    def _spell(self, walk: Walk) -> None:
+        """Append what the grammar makes certain: it costs no draft step of its own."""
+        wanted = min(self.request.limit, self.room) - len(self.tokens)
+        for token in walk.forced(self.tokens, min(wanted, self.width - 1)):
+            self.tokens.append(token)
+            self.rows.append(Row(np.array([token], np.int32), np.ones(1)))
+            self.confidence.append(1.0)
+
+    def step(self, needed: Sequence[int], most_rows: int) -> Chunk:
+        """The next pass: the tokens that the cache lacks, and behind them what is worth reading along."""
         request = self.request
-        if len(self.tokens) >= min(request.limit, self.room) or self.tokens[-1] in request.transform.end_ids:
-            return False
-        return request.more(self.confidence)
+        room = min(
+            min(request.limit, self.room) - len(self.tokens) - 1, self.width - len(needed), most_rows - 1
+        )  # nothing is drawn after the last token that fits
+        self.guess = ()
+        if request.guess is not None and room > 0:
+            self.guess = request.guess(self.tokens, len(needed))[:room]
+        self.decoded = len(self.tokens)
+        self.passes.append(len(needed) + len(self.guess))
+        return Chunk(request.slot, [*needed, *self.guess], 1 + len(self.guess))
+
+    def take(self, rows: Logits) -> bool:
+        """Draw from float32 [1 + guessed, n_vocab] rows for as long as what is drafted is what was guessed.
+
+        Returns:
+            Whether another pass is wanted.
+        """
+        start, guess = self.decoded, list(self.guess)
+        while True:
+            self.draw(rows[len(self.tokens) - start])
+            drafted = self.tokens[start:]
+            self.decoded = start + common_prefix(drafted, guess)
+            if self.full():
+                return False
+            if self.decoded < len(self.tokens):
+                return self.request.more(self.confidence)
+            # The next row is there. Only where no drafted token may be dropped again must its cost be asked about.
+            if not self.request.rule.tolerates_truncation and not self.request.more(self.confidence):
+                return False
+
+    def full(self) -> bool:
+        """Whether nothing can be drawn after what is drafted."""
+        request = self.request
+        return (
+            self.stuck
+            or len(self.tokens) >= min(request.limit, self.room)
+            or self.tokens[-1] in request.transform.end_ids
+        )
 
 
 class ModelDrafter:
@@ -54,12 +127,14 @@ class ModelDrafter:
 
     Args:
         model: The draft model, one cache slot per sequence.
+        most_rows: Most rows of logits the model gives for one sequence in a pass: 1 never reads along.
     """
 
     source = "model"
 
-    def __init__(self, model: LanguageModel) -> None:
+    def __init__(self, model: LanguageModel, most_rows: int = 1) -> None:
         self.model = model
+        self.most_rows = most_rows
         self._cache = TokenCache(model)
         self._known: dict[int, int] = {}
         """By slot: how many tokens of the cache are the history's, since nobody said `forget`."""
@@ -95,14 +170,21 @@ class ModelDrafter:
         """
         streams = [_Stream(request, self.reach(request.slot, request.tokens)[0]) for request in requests]
         live = [stream for stream in streams if stream.room > 0]
-        chunks = [self._first_step(stream.request, self.model.n_batch // len(live)) for stream in live]
+        for stream in live:
+            stream.width = self.model.n_batch // len(live)
+        most_rows = self.most_rows // len(live) if live else 0
+        # What is long is read alone, so that the next stream may find its own prompt's beginning in this one's cache.
+        most = self.model.n_batch if len(live) < 2 else _TOGETHER
+        chunks = [self._first_step(stream, min(stream.width, most), most_rows) for stream in live]
         while live:
-            for stream, logits in zip(live, self._cache.decode(chunks), strict=True):
+            wanting = []
+            for stream, rows in zip(live, self._cache.decode(chunks), strict=True):
                 self._known.setdefault(stream.request.slot, len(stream.request.tokens))
-                stream.draw(logits[0])
-            live = [stream for stream in live if stream.wants_more()]
-            chunks = [Chunk(stream.request.slot, stream.tokens[-1:], 1) for stream in live]
-        return [Draft(s.tokens, s.rows, self.source, s.confidence) for s in streams]
+                if stream.take(rows):
+                    wanting.append(stream)
+            live = wanting
+            chunks = [self._next_step(stream, most_rows) for stream in live]
+        return [Draft(s.tokens, s.rows, self.source, s.confidence, s.passes) for s in streams]
 
     def forget(self, slot: int, length: int) -> None:
         """The history of `slot` is now only its first `length` tokens.
@@ -114,16 +196,25 @@ class ModelDrafter:
         if len(self._cache.tokens(slot)) > length:
             self._cache.cut(slot, length)
 
-    def _first_step(self, request: DraftRequest, room: int) -> Chunk:
-        """Everything the cache lacks, the last token included, as one chunk of at most `room` tokens."""
-        slot, tokens = request.slot, request.tokens
+    def _next_step(self, stream: _Stream, most_rows: int) -> Chunk:
+        """The drafted tokens that the cache lacks; what it read along in vain is cut."""
+        slot, history = stream.request.slot, len(stream.request.tokens)
+        if len(self._cache.tokens(slot)) > history + stream.decoded:
+            self._cache.cut(slot, history + stream.decoded)
+        return stream.step(stream.tokens[stream.decoded :], most_rows)
+
+    def _first_step(self, stream: _Stream, room: int, most_rows: int) -> Chunk:
+        """Everything the cache lacks of the history, its last token included, as one chunk if `room` tokens do."""
+        slot, tokens = stream.request.slot, stream.request.tokens
         last = len(tokens) - 1  # is decoded even where it is there: its row is wanted
-        held = min(self._cache.shared(slot, tokens, self._known.pop(slot, 0)), last)
+        held = self._cache.shared(slot, tokens, self._known.pop(slot, 0))
+        held = min(self._cache.adopt(slot, tokens, held), last)
         self._cache.cut(slot, held)
         if len(tokens) - held > room:
+            stream.passes.append(len(tokens) - room - held)
             held = len(tokens) - room
             self._cache.fill(slot, tokens[:held])
-        return Chunk(slot, tokens[held:], 1)
+        return stream.step(tokens[held:], most_rows)
 
 
 def confidence(logits: Logits, token: int) -> float:

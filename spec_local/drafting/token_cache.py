@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from spec_local.errors import CacheError
-from spec_local.language_model import Chunk, LanguageModel, Logits
+from spec_local.language_model import Chunk, LanguageModel, Logits, SharingModel
 
+_WORTH_SHARING = 16
+"""Tokens; fewer are computed as fast as they are looked for."""
 Progress = Callable[[int, int], None]
 """Called with (tokens done, tokens to do)."""
 
@@ -24,6 +26,7 @@ class TokenCache:
 
     def __init__(self, model: LanguageModel) -> None:
         self.model = model
+        self._sharing = model if isinstance(model, SharingModel) else None
         self._held: dict[int, list[int]] = {}
 
     def tokens(self, slot: int) -> Sequence[int]:
@@ -37,6 +40,30 @@ class TokenCache:
     def shared(self, slot: int, tokens: Sequence[int], known: int = 0) -> int:
         """Tokens at the start of `tokens` that the cache of `slot` holds; the first `known` are not compared again."""
         return min(common_prefix(self.tokens(slot), tokens, known), self.model.length(slot))
+
+    def adopt(self, slot: int, tokens: Sequence[int], held: int) -> int:
+        """Where another slot holds a longer beginning of `tokens`, take that over: what prompts share is computed once.
+
+        Args:
+            slot: Holds the first `held` of `tokens`, and perhaps others behind them.
+            tokens: What the slot is about to be filled with.
+            held: As `shared` says.
+
+        Returns:
+            How many of `tokens` the slot holds now.
+        """
+        if self._sharing is None or len(tokens) - held < _WORTH_SHARING:
+            return held
+        longest, source = max((self.shared(other, tokens), other) for other in self._held)
+        if longest - held < _WORTH_SHARING:
+            return held
+        self._held[slot] = []
+        try:
+            self._sharing.copy(source, slot, longest)
+        except CacheError:
+            return 0
+        self._held[slot] = list(tokens[:longest])
+        return longest
 
     def cut(self, slot: int, length: int) -> None:
         """Keep only the first `length` tokens of `slot`, of those it holds.

@@ -176,10 +176,13 @@ class Context:
         if length and self.model.n_swa and oldest > max(0, length - self.model.n_swa):
             raise CacheError(f"The sliding window of {name} has forgotten what a cut to {length} tokens needs.")
 
-    def copy(self, source: int, target: int) -> None:
-        """Make the cache of sequence `target` equal to that of `source` (cells are shared, not copied)."""
+    def copy(self, source: int, target: int, length: int) -> None:
+        """See `SharingModel.copy`. Cells are shared, not copied, so this takes no room either."""
         self.trim(target, 0)
-        self._lib.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+        self._lib.llama_memory_seq_cp(self._memory, source, target, 0, length)
+        if (copied := self.length(target)) != length:  # a running state is copied whole or not at all
+            self.trim(target, 0)
+            raise CacheError(f"Of {length} tokens to be copied the cache took {copied}.")
 
     def checkpoint(self, seq: int) -> bytes:
         """The whole state of one sequence, for `restore`."""

@@ -80,3 +80,12 @@ def pick_devices(names: tuple[str, ...]) -> list[Device]:
             there = ", ".join(device.name for device in known.values()) or "none besides the CPU"
             raise UsageError(f"There is no device called {name!r}.", f"Devices here: {there}.")
     return [known[name.lower()] for name in names]
+
+
+def offload_devices(names: tuple[str, ...] = ()) -> list[Device]:
+    """The devices layers go to: those called `names`, or every GPU where none is named.
+
+    Raises:
+        UsageError: There is no such device.
+    """
+    return pick_devices(names) if names else [d for d in list_devices() if d.kind in ("gpu", "integrated gpu")]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 from spec_local.errors import BackendError, ModelError
 from spec_local.llama.library import llama
+
+_NORMAL, _USER_DEFINED = 1 << 2, 1 << 4
+"""Bits of `llama_token_attr`."""
 
 
 class Vocabulary:
@@ -26,12 +28,17 @@ class Vocabulary:
         self._adds_eos: bool = self._lib.llama_vocab_get_add_eos(handle)
         self._buffer = ctypes.create_string_buffer(256)
         self._pieces: dict[int, bytes] = {}
-
-    @cached_property
-    def end_ids(self) -> frozenset[int]:
-        """Every id that ends a generation (end of text, end of turn). Asks for each id: 0.1 s for a large vocabulary."""
-        is_end, handle = self._lib.llama_vocab_is_eog, self.handle
-        return frozenset(token for token in range(self.size) if is_end(handle, token))
+        is_end, named = self._lib.llama_vocab_is_eog, (self.eos, self._lib.llama_vocab_eot(handle))
+        ends = [token for token in range(self.size) if is_end(handle, token)]
+        # llama.cpp makes an end of any token with an end-like text, and marks it as a control token besides what the
+        # file says. Several vocabularies have `</s>` as ordinary HTML: an answer must neither end there nor lose it.
+        self._ordinary = frozenset(
+            token
+            for token in ends
+            if token not in named and self._lib.llama_vocab_get_attr(handle, token) & (_NORMAL | _USER_DEFINED)
+        )
+        self.end_ids: frozenset[int] = frozenset(ends) - self._ordinary
+        """Every id that ends a generation (end of text, end of turn)."""
 
     @property
     def handle(self) -> Any:
@@ -73,12 +80,13 @@ class Vocabulary:
         """Bytes of one token; control tokens are empty unless `special`."""
         if not special and token in self._pieces:
             return self._pieces[token]
+        keep, special = not special, special or token in self._ordinary
         size = self._lib.llama_token_to_piece(self.handle, token, self._buffer, len(self._buffer), 0, special)
         if size < 0:
             self._buffer = ctypes.create_string_buffer(-size)
             size = self._lib.llama_token_to_piece(self.handle, token, self._buffer, len(self._buffer), 0, special)
         piece = self._buffer.raw[: max(size, 0)]
-        if not special:
+        if keep:
             self._pieces[token] = piece
         return piece
 

@@ -28,20 +28,18 @@ from spec_local.sampling.row import Row
 Logits = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.signedinteger]
 
-_COLUMNS = 1024
+_COLUMNS = 2048
 """Least number of interleaved columns whose maxima bound the k-th largest logit from below."""
 _MANY = 4096
 """Above this many survivors the final softmax takes float32 exponentials (relative error below 1e-5)."""
 _CHUNK = 32768
 """Logits exponentiated at a time where the whole vocabulary's mass is needed: 128 KiB stay in the inner caches."""
 _HEAD = 512
-"""Most nuclei lie within the tokens likelier than (1 - top_p)/512."""
-_DEEPER = 2.5
-"""How far below the least a nucleus can need (in nats) the tokens are still weighed one by one."""
-_FEW = 32
-"""Looking up a token costs as much as an exponential of some ten: only for fewer than V/32 does it pay."""
+"""Most nuclei lie within the tokens more than (1 - top_p)/512 times as likely as the likeliest."""
+_BITS_PER_NAT = 2**23 / math.log(2.0)
+"""By how much the bits of a float32, read as an integer, grow when its logarithm grows by one."""
 _SLACK = 1e-5
-"""Bound of the relative error of a sum of float32 exponentials, and of a bound rounded to float32."""
+"""Bound of the relative error of a sum of float32 exponentials."""
 _FLOOR = -64.0
 """Tokens e⁶⁴ times less likely than the likeliest are dropped. The noise has a resolution of 2⁻⁵², so they could not
 be drawn anyway; dropping them keeps every probability far from underflow."""
@@ -90,6 +88,7 @@ class Transform:
         self._all_ids.flags.writeable = False  # shared by every row that keeps the whole vocabulary
         self._scratch: Logits = np.empty(n_vocab, np.float32)
         self._flags = np.empty(n_vocab, np.bool_)
+        self._bits = np.empty(n_vocab if sampling.top_p < 1.0 and not self._k else 0, np.int32)
         self._chunk: Logits = np.empty(min(_CHUNK, n_vocab), np.float32)
 
     @property
@@ -125,7 +124,8 @@ class Transform:
             best = int(np.argmax(values))  # the first NaN, if there is one
             self._refuse_unusable(float(values[best]), position)
             return Row(np.array([best], np.int32), np.ones(1))
-        return self._softmax(*self._candidates(values, position))
+        ids, kept = self._candidates(values, position)
+        return self._softmax_of_many(ids, kept) if len(ids) > _MANY else self._softmax(ids, kept)
 
     # --- 1. bias, penalties, bans -------------------------------------------------------------------------------
 
@@ -133,11 +133,10 @@ class Transform:
         self, logits: Logits, history: Sequence[int], position: int, allowed: npt.NDArray[np.bool_] | None
     ) -> Logits:
         """The logits [V] after bias, penalties and bans: the array itself where nothing applies, else the scratch."""
-        recent = Counter[int]()
-        if self._history_length:
-            recent.update(history[-self._history_length :] if self._history_length > 0 else history)
+        recent = history[-self._history_length :] if self._history_length > 0 else history
+        penalties = self._history_length != 0 and len(recent) > 0
         early = position < self._first_end and len(self._ends) > 0
-        if not (recent or early or len(self._bias_ids) or len(self._banned) or allowed is not None):
+        if not (penalties or early or len(self._bias_ids) or len(self._banned) or allowed is not None):
             return logits
 
         values = self._scratch
@@ -148,7 +147,7 @@ class Transform:
             self._mask(logits, allowed)
         if len(self._bias_ids):
             values[self._bias_ids] += self._bias
-        if recent:
+        if penalties:
             self._penalise(values, recent)
         for banned in (self._banned, self._ends if early else _NONE):
             if len(banned):
@@ -166,14 +165,17 @@ class Transform:
         np.bitwise_or(bits, logits.view(np.int32), out=bits)  # banned: all bits set, a NaN
         np.fmax(self._scratch, _NEGATIVE_INFINITY, out=self._scratch)  # NaN to -inf
 
-    def _penalise(self, values: Logits, recent: Counter[int]) -> None:
-        """llama.cpp's penalties: logits ≤ 0 are multiplied, others divided, by the repeat penalty; then subtract."""
+    def _penalise(self, values: Logits, recent: Sequence[int]) -> None:
+        """llama.cpp's penalties: logits > 0 are divided, others multiplied, by the repeat penalty; then subtract."""
         s = self.sampling
-        ids = np.fromiter(recent.keys(), np.intp, len(recent))
-        counts = np.fromiter(recent.values(), np.float64, len(recent))
-        seen = values[ids].astype(np.float64)
-        seen = np.where(seen <= 0.0, seen * s.repeat_penalty, seen / s.repeat_penalty)
-        values[ids] = seen - (counts * s.frequency_penalty + s.presence_penalty)
+        counts = Counter(recent) if s.frequency_penalty != 0.0 else dict.fromkeys(recent, 0)
+        ids = np.fromiter(counts, np.intp, len(counts))
+        seen = values[ids].astype(np.float64)  # [distinct recent tokens]
+        seen *= np.where(seen > 0.0, 1.0 / s.repeat_penalty, s.repeat_penalty)
+        seen -= s.presence_penalty
+        if s.frequency_penalty != 0.0:
+            seen -= np.fromiter(counts.values(), np.float64, len(counts)) * s.frequency_penalty
+        values[ids] = seen
 
     def _refuse_damaged(self, highest: float, position: int) -> None:
         """Refuse logits whose largest is NaN or +inf."""
@@ -209,17 +211,19 @@ class Transform:
                 ids, kept = self._at_least(values, highest + _FLOOR * max(s.temperature, 1.0))
             elif s.top_p < 1.0:
                 ids, kept, bounds = self._about_nucleus(values, highest)
-            else:
+            elif s.min_p > 0.0 or float(values.min()) < highest + _FLOOR * s.temperature:
                 ids, kept = self._at_least(values, highest + max(self._least_depth, _FLOOR * s.temperature))
+            else:
+                ids, kept = self._all_ids, values
         if s.typical_p < 1.0:
             keep = _typical(kept, s.typical_p)
             ids, kept = ids[keep], kept[keep]
-        if self._k == 0 and s.top_p >= 1.0 and s.min_p == 0.0:
+        if len(ids) > _MANY and s.top_p >= 1.0 and s.min_p == 0.0 and self._k == 0:
             return ids, kept
         return self._first(ids, kept, values, bounds)
 
     def _first(self, ids: Ids, kept: Logits, values: Logits, bounds: tuple[float, float] | None) -> tuple[Ids, Logits]:
-        """Top-k, top-p and min-p: each keeps the first so many tokens in falling order, so count first, pick once.
+        """Top-k, top-p, min-p: each keeps the first so many tokens in falling order, so count first, pick once.
 
         Args:
             ids: Token ids [k], ascending.
@@ -233,8 +237,9 @@ class Transform:
         count = min(self._k or len(kept), len(kept))
         depths = falling[:count].astype(np.float64)
         depths -= depths[0]
-        if s.min_p > 0.0:
-            count = int(np.count_nonzero(depths >= self._least_depth))
+        least_depth = max(self._least_depth, _FLOOR * s.temperature)
+        if depths[-1] < least_depth:
+            count = int(np.count_nonzero(depths >= least_depth))
         if s.top_p < 1.0:
             sums = np.exp(depths).cumsum()
             if bounds is None:
@@ -247,61 +252,71 @@ class Transform:
         return _largest(ids, kept, falling, count)
 
     def _about_top_k(self, values: Logits, position: int) -> tuple[Ids, Logits]:
-        """Ids and logits, both [k], of the k largest logits and at most a few more.
+        """Ids and logits, both [k], of the k largest logits and a few more.
 
-        The k-th largest of the maxima of interleaved columns is a lower bound of the k-th largest logit.
+        The logits are read as a table of interleaved columns. The k-th largest of the columns' maxima is a lower bound
+        of the k-th largest logit, so only columns whose maximum reaches it are searched.
         """
         size, k = self.n_vocab, self._k
-        columns = max(_COLUMNS, 4 * k)
-        if size >= 4 * columns:
-            rest = size % columns
-            tops = np.maximum.reduce(values[: size - rest].reshape(-1, columns), axis=0)  # [columns]
-            np.maximum(tops[:rest], values[size - rest :], out=tops[:rest])
-        else:
-            tops = values.copy()
-        tops.partition(len(tops) - k)  # NaN last
-        bound = tops[len(tops) - k]
-        self._refuse_unusable(float(tops[len(tops) - k :].max()), position)
-        ids = np.greater_equal(values, np.maximum(bound, _LOWEST), out=self._flags).nonzero()[0]
+        columns = max(_COLUMNS, 8 * k)
+        if size < 4 * columns:
+            highest = values.max()
+            self._refuse_unusable(float(highest), position)
+            bound = max(np.partition(values, size - k)[size - k], _LOWEST)
+            ids = np.greater_equal(values, bound, out=self._flags).nonzero()[0]
+            return ids, values[ids]
+        whole = size - size % columns
+        table = values[:whole].reshape(-1, columns)
+        rest = values[whole:]
+        tops = np.maximum.reduce(table, axis=0)  # [columns]
+        largest = np.partition(tops, columns - k)[columns - k :]  # NaN last
+        bound = max(largest[0], _LOWEST)
+        self._refuse_unusable(float(np.maximum(largest.max(), rest.max(initial=_NEGATIVE_INFINITY))), position)
+        promising = (tops >= bound).nonzero()[0]
+        found = table.take(promising, axis=1)  # [rows, promising columns]: in order of ids
+        row, column = np.divmod((found >= bound).ravel().nonzero()[0], max(len(promising), 1))
+        ids = np.concatenate([row * columns + promising[column], whole + (rest >= bound).nonzero()[0]])
         return ids, values[ids]
 
     def _at_least(self, values: Logits, cut: float) -> tuple[Ids, Logits]:
         """Ids and logits, both [k], of all tokens ≥ `cut`, and of those that rounding to float32 puts there."""
-        np.greater_equal(values, np.nextafter(np.float32(cut), _NEGATIVE_INFINITY), out=self._flags)
-        if np.count_nonzero(self._flags) == self.n_vocab:
-            return self._all_ids, values
-        ids = self._flags.nonzero()[0]
+        bound = np.nextafter(np.float32(cut), _NEGATIVE_INFINITY)
+        ids = np.greater_equal(values, bound, out=self._flags).nonzero()[0]
         return ids, values[ids]
 
     def _about_nucleus(self, values: Logits, highest: float) -> tuple[Ids, Logits, tuple[float, float]]:
         """Ids and logits, both [k], of the nucleus and some more, and bounds of the mass M of all tokens.
 
-        M is Σ exp(logit - highest). Tokens below (1 - top_p)/2V of M weigh less than (1 - top_p)/2 together, so the
-        nucleus has none of them.
+        M is Σ exp(logit - highest). Where the nucleus ends hangs on M, but mostly not on its last digits: the head of
+        the distribution is weighed exactly, all other tokens only between bounds.
         """
         top_p = self.sampling.top_p
-        bounds = self._mass_bounds(values, highest, math.log((1.0 - top_p) / (2 * self.n_vocab)) - _DEEPER)
-        most = bounds[1]
-        ids, kept = self._all_ids, values
-        for share in (_HEAD, 2 * self.n_vocab):  # mostly the first, few tokens do
-            ids, kept = self._at_least(values, highest + math.log(most * (1.0 - top_p) / share))
-            if float(np.exp(kept - np.float32(highest)).sum()) > top_p * most * (1.0 + _SLACK):
-                break
-        return ids, kept, bounds
+        ids, kept = self._at_least(values, highest + math.log((1.0 - top_p) / _HEAD))
+        head = float(np.exp(kept.astype(np.float64) - highest).sum())
+        bounds = self._bounds_without(values, highest, ids)
+        if bounds and head * (1.0 - _SLACK) > top_p * (head + bounds[1]):
+            return ids, kept, (head + bounds[0], head + bounds[1])
+        # A long nucleus. Tokens below (1 - top_p)/2V of M weigh less than (1 - top_p)/2: it has none of them.
+        mass = self._mass(values, highest)
+        ids, kept = self._at_least(values, highest + math.log(mass * (1.0 - top_p) / (2 * self.n_vocab)))
+        return ids, kept, (mass, mass)
 
-    def _mass_bounds(self, values: Logits, highest: float, depth: float) -> tuple[float, float]:
-        """Between which values M lies: the same one twice, unless few tokens reach `highest + depth`.
+    def _bounds_without(self, values: Logits, highest: float, ids: Ids) -> tuple[float, float] | None:
+        """Bounds of Σ exp(logit - highest) over all tokens but `ids`; None where this is not the way to get them.
 
-        Then only these are weighed, and the many others count as nothing or as exp(depth) each.
+        Schraudolph 1999: the bits of a float32, read as an integer, are nearly linear in its logarithm, so a straight
+        line through them is exp within a factor between 1 and 1.0615, in a third of the time.
         """
-        np.greater_equal(values, np.float32(highest + depth), out=self._flags)
-        above = np.count_nonzero(self._flags)
-        if above * _FEW > self.n_vocab:
-            mass = self._mass(values, highest)
-            return mass, mass
-        least = float(np.exp(values[self._flags] - np.float32(highest)).sum())
-        most = least + (self.n_vocab - above) * math.exp(depth + _SLACK)
-        return least * (1.0 - _SLACK), most * (1.0 + _SLACK)
+        if self.n_vocab < 4 * _COLUMNS or abs(highest) > 80.0 or float(values.min()) < highest - 80.0:
+            return None  # too small to matter; or beyond the exponents of a float32
+        bits = self._bits
+        np.multiply(values, np.float32(_BITS_PER_NAT), out=bits, casting="unsafe")
+        np.add(bits, (127 << 23) - round(highest * _BITS_PER_NAT), out=bits)
+        bits[ids] = 0
+        terms = bits.view(np.float32)
+        whole = self.n_vocab - self.n_vocab % _COLUMNS
+        most = float(np.add.reduce(terms[:whole].reshape(-1, _COLUMNS), axis=0).sum()) + float(terms[whole:].sum())
+        return most * (1.0 - 5 * _SLACK) / 1.0615, most * (1.0 + 5 * _SLACK)
 
     def _mass(self, values: Logits, highest: float) -> float:
         """M, the sum of exp(logit - highest) [V]; float32 terms, relative error below `_SLACK`."""
@@ -318,19 +333,14 @@ class Transform:
     # --- 3. temperature -----------------------------------------------------------------------------------------
 
     def _softmax(self, ids: Ids, kept: Logits) -> Row:
-        """softmax(kept / temperature) [k] without the tokens below the floor."""
-        if len(ids) > _MANY:
-            return self._softmax_of_many(ids, kept)
+        """softmax(kept / temperature) [k]; no token is below the floor."""
         if len(ids) == 1:
             return Row(ids.astype(np.int32), np.ones(1))
-        temperature = self.sampling.temperature
-        depths = kept.astype(np.float64)
-        depths -= depths.max()
-        if depths.min() < _FLOOR * temperature:
-            keep = depths >= _FLOOR * temperature
-            ids, depths = ids[keep], depths[keep]
-        depths /= temperature
-        probs = np.exp(depths, out=depths)
+        probs = kept.astype(np.float64)
+        probs -= probs.max()
+        if self.sampling.temperature != 1.0:
+            probs /= self.sampling.temperature
+        np.exp(probs, probs)
         probs /= probs.sum()
         return Row(ids.astype(np.int32), probs)
 

@@ -30,10 +30,12 @@ from spec_local.sampling import RULES, Noise, Sampling, Transform
 from spec_local.session.costs import cost_profile
 from spec_local.session.generation import Generation, Progress, Prompt, Request
 from spec_local.session.loading import Loaded, LoadProgress, cannot_trim, load_models
+from spec_local.session.memory import MemoryPlan
 from spec_local.session.numerics import numerics
 from spec_local.session.options import EngineOptions
 from spec_local.session.result import Result, Timings, spell
 from spec_local.session.stream import Stream
+from spec_local.session.structured import Structure, Structures
 from spec_local.session.template import ChatTemplate, Message
 from spec_local.session.text_stream import TextStream
 from spec_local.speculation.adaptive import AdaptiveController
@@ -67,7 +69,7 @@ def load(
     options = (options or EngineOptions()).model_copy(update=chosen)
     loaded = load_models(options, progress)
     try:
-        return Engine(loaded, options)
+        return Engine(loaded)
     except BaseException:
         loaded.close()
         raise
@@ -76,8 +78,8 @@ def load(
 class Engine:
     """Answers requests; see the module. Made by `load`."""
 
-    def __init__(self, loaded: Loaded, options: EngineOptions) -> None:
-        self.options = options
+    def __init__(self, loaded: Loaded) -> None:
+        self.options = options = loaded.options
         self._loaded = loaded
         self._target = loaded.target
         self.vocabulary = loaded.target.model.vocabulary
@@ -88,6 +90,7 @@ class Engine:
         self.notices = list(loaded.notices)
         """What a person should know about how this engine was loaded."""
         self._lock = threading.Lock()
+        self._structures = Structures(self.vocabulary)
         self._native = threading.Lock()  # held while llama.cpp may be in use: `close` must not free what it reads
         self._closed = False
         self._chat_template = self._load_template()
@@ -118,6 +121,7 @@ class Engine:
         system: str | None = None,
         raw: bool = False,
         speculate: bool = True,
+        structure: Structure | None = None,
         on_prefill: Progress | None = None,
     ) -> Stream:
         """Answer `prompt`, piece by piece.
@@ -128,13 +132,14 @@ class Engine:
             system: A system message.
             raw: Use no chat template.
             speculate: False for plain decoding.
+            structure: A schema or grammar the answer follows, made by `structured.json_schema` or `structured.gbnf`.
             on_prefill: Called with (tokens done, tokens to do).
 
         Raises:
             UsageError: The prompt is empty or does not fit the context.
             TemplateError: The chat template refuses the conversation.
         """
-        generation = self.prepare(Request(prompt, sampling or Sampling(), system, raw, speculate))
+        generation = self.prepare(Request(prompt, sampling or Sampling(), system, raw, speculate, structure))
         if not self._lock.locked():
             self._allow()  # here, not when it starts: a cancel that comes in between is meant for this stream
         return Stream(self, generation, on_prefill)
@@ -147,9 +152,12 @@ class Engine:
         system: str | None = None,
         raw: bool = False,
         speculate: bool = True,
+        structure: Structure | None = None,
     ) -> Result:
         """The same as `stream`, whole."""
-        stream = self.stream(prompt, sampling=sampling, system=system, raw=raw, speculate=speculate)
+        stream = self.stream(
+            prompt, sampling=sampling, system=system, raw=raw, speculate=speculate, structure=structure
+        )
         for _ in stream:
             pass
         return stream.result
@@ -190,6 +198,7 @@ class Engine:
             on_token=stream.push,
             speculate=request.speculate,
             top_logprobs=sampling.logprobs,
+            constraint=None if request.structure is None else self._structures.start(request.structure),
             pace=self._speculator.controller.enter(),
         )
         return Generation(request, sequence, stream, seed, origins, notices)
@@ -245,6 +254,11 @@ class Engine:
         return self._loaded
 
     @property
+    def memory(self) -> MemoryPlan:
+        """What the models were estimated to take, and what was free."""
+        return self._loaded.memory
+
+    @property
     def speculator(self) -> Speculator:
         """Plays the rounds. Its drafters and its controller may be exchanged between two answers."""
         return self._speculator
@@ -285,7 +299,8 @@ class Engine:
 
     def describe(self) -> dict[str, Any]:
         """What is loaded, for JSON."""
-        return {**self._description, "numerics": self.numerics.as_dict()}
+        memory = self._loaded.memory.as_dict()
+        return {**self._description, "memory_estimate": memory, "numerics": self.numerics.as_dict()}
 
     # -- life ------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from spec_local.sampling.params import Sampling
 from spec_local.session.result import Piece
+from spec_local.session.structured import Structure
 from spec_local.session.template import Message
 from spec_local.session.text_stream import TextStream
 from spec_local.speculation.sequence import Sequence
@@ -28,6 +29,8 @@ class Request:
     """No chat template."""
     speculate: bool = True
     """False: plain decoding."""
+    structure: Structure | None = None
+    """A schema or grammar the answer follows."""
 
 
 @dataclass(slots=True, eq=False)

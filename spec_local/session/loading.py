@@ -8,13 +8,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from spec_local import models_manifest as manifest
 from spec_local.errors import BackendError, CacheError, ModelError, PairError, UsageError
 from spec_local.language_model import Chunk
 from spec_local.llama.context import Context, ContextOptions
 from spec_local.llama.devices import pick_devices
 from spec_local.llama.model import ALL_LAYERS, Model, Offload
 from spec_local.llama.probe import require_backend
+from spec_local.models_manifest import Header, ResolvedModel, show_bytes, split_files
+from spec_local.session.memory import MemoryPlan, plan, suggestions, with_sizes, without_draft
 from spec_local.session.options import EngineOptions
+
+_WITHOUT = "Continuing without a draft model. "
 
 LoadProgress = Callable[[str, float], bool]
 """Called with (what is loading, fraction done); return False to cancel."""
@@ -33,6 +38,10 @@ class Loaded:
     recommended: Mapping[str, tuple[object, str]]
     """Sampling values the model's maker recommends: name → (value, origin)."""
     load_s: float
+    options: EngineOptions
+    """What was asked for, with every `auto` decided."""
+    memory: MemoryPlan
+    """What the models were estimated to take."""
     notices: list[str] = field(default_factory=list)
 
     @property
@@ -57,21 +66,30 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
 
     Raises:
         ModelError: A name or file cannot be used; `PairError` where the draft does not fit the target.
-        BackendError: llama.cpp cannot run here, or memory does not suffice.
+        BackendError: llama.cpp cannot run here, or memory does not suffice for the target.
     """
-    from spec_local import models_manifest as manifest
-
     started = time.perf_counter()
     with ExitStack() as undo:
         draft_name = options.draft if options.longest_draft > 0 else "none"
-        target_file, draft_file, notices = manifest.resolve_pair(options.target, draft_name, options.pair)
+        target_file, draft_file, notices = _resolve(options, draft_name)
         target_header = manifest.read_header(target_file.path)
-        off = notices[-1] if draft_file is None and notices else ""
+        off = notices[-1].removeprefix(_WITHOUT) if draft_file is None and notices else ""
+        draft_header: Header | None = None
         if draft_file is not None:
             try:
-                manifest.require_pair(target_header, manifest.read_header(draft_file.path))
+                draft_header = manifest.read_header(draft_file.path)
+                manifest.require_pair(target_header, draft_header)
+                if draft_file.path.samefile(target_file.path):
+                    notices.append("Target and draft are the same file, which cannot make anything faster.")
             except ModelError as error:
-                draft_file, off = None, _go_on_without(error, options, notices)
+                draft_file, draft_header, off = None, None, _go_on_without(error, options, notices)
+        memory = plan(options, target_header, draft_header)
+        try:
+            _require_room(memory, options, target_header, draft_header, notices)
+        except ModelError as error:
+            draft_file, draft_header, off = None, None, _go_on_without(error, options, notices)
+            memory = plan(options, target_header, None)
+        options = with_sizes(options, memory)
 
         repack = _backend_works(options, notices)
         offload = replace(_target_offload(options), repack=repack)
@@ -84,8 +102,8 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
                 offload = replace(_draft_offload(options), repack=repack)
                 draft = _open(draft_file.path, offload, _draft_context(options), "draft", progress)
             except (ModelError, BackendError) as error:
-                error.message = f"The draft model {draft_file.path} could not be used: {error.message}"
-                off = _go_on_without(error, options, notices)
+                message = f"The draft model {draft_file.path} could not be used: {error.message}"
+                off = _go_on_without(ModelError(message, error.hint), options, notices)
         undo.pop_all()
     return Loaded(
         target=target,
@@ -95,6 +113,8 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
         draft_off=off,
         recommended=manifest.recommended_sampling(target_header, target_file.entry),
         load_s=time.perf_counter() - started,
+        options=options,
+        memory=memory if draft is not None else without_draft(memory),
         notices=notices,
     )
 
@@ -110,6 +130,47 @@ def cannot_trim(context: Context) -> str:
         reason = f"the cache of {context.model.path.name} cannot be cut back (recurrent or hybrid model)"
     context.trim(0, 0)
     return reason
+
+
+def _resolve(options: EngineOptions, draft: str) -> tuple[ResolvedModel, ResolvedModel | None, list[str]]:
+    """Target, draft and sentences about their choice; without the draft that was asked for where that is allowed."""
+    try:
+        return manifest.resolve_pair(options.target, draft, options.pair)
+    except ModelError as error:
+        if not options.allow_plain:
+            raise
+        target, _, notices = manifest.resolve_pair(options.target, "none", options.pair)
+        _go_on_without(error, options, notices)
+        return target, None, notices
+
+
+def _require_room(
+    memory: MemoryPlan,
+    options: EngineOptions,
+    target: Header,
+    draft: Header | None,
+    notices: list[str],
+) -> None:
+    """Refuse what cannot fit, and warn of what will be slow.
+
+    Raises:
+        BackendError: The target does not fit.
+        ModelError: It does, but not together with the draft.
+    """
+    trained = target.context_length
+    if trained and memory.n_ctx > trained:
+        notices.append(f"The context of {memory.n_ctx} tokens is longer than the {trained} the model was trained for.")
+    if memory.fits():
+        return
+    hint = suggestions(options, target, draft, memory.room)
+    short = f"memory does not suffice: {memory.sentence()}"
+    if memory.room.address_space is not None:
+        short += f", {show_bytes(memory.room.address_space)} of address space left (ulimit -v)"
+    if memory.hopeless():
+        if draft is not None and not plan(options, target, None, memory.room).hopeless():
+            raise ModelError(f"The draft model {draft.path} cannot be loaded beside the target: {short}.", hint)
+        raise BackendError(f"{target.path} cannot be loaded: {short}.", hint)
+    notices.append(f"This may be slow or fail, since {short}. {hint}".strip())
 
 
 def _backend_works(options: EngineOptions, notices: list[str]) -> bool:
@@ -129,12 +190,13 @@ def _go_on_without(error: ModelError | BackendError, options: EngineOptions, not
         if isinstance(error, PairError):
             error.hint = f"{error.hint} Or add --allow-plain to go on without a draft model.".strip()
         raise error
-    notices.append(f"Continuing without a draft model. {error}")
+    notices.append(f"{_WITHOUT}{error}")
     return error.message
 
 
 def _open(path: Path, offload: Offload, options: ContextOptions, role: str, progress: LoadProgress | None) -> Context:
-    report = None if progress is None else lambda fraction: progress(f"{role} {path.name}", fraction)
+    what = f"{role} {path.name} ({show_bytes(sum(file.stat().st_size for file in split_files(path)))})"
+    report = None if progress is None else lambda fraction: progress(what, fraction)
     model = Model(path, offload, report)
     try:
         return Context(model, options)
@@ -167,7 +229,7 @@ def _draft_offload(o: EngineOptions) -> Offload:
 
 def _target_context(o: EngineOptions) -> ContextOptions:
     return ContextOptions(
-        n_ctx=o.n_ctx,
+        n_ctx=o.tokens,
         n_seq=o.parallel,
         n_batch=o.batch_size,
         max_rows=o.max_rows,
@@ -181,7 +243,7 @@ def _target_context(o: EngineOptions) -> ContextOptions:
 
 def _draft_context(o: EngineOptions) -> ContextOptions:
     return ContextOptions(
-        n_ctx=o.draft_n_ctx or o.n_ctx,
+        n_ctx=o.draft_n_ctx or o.tokens,
         n_seq=o.parallel,
         n_batch=o.batch_size,
         max_rows=o.parallel,

@@ -27,8 +27,8 @@ class EngineOptions(BaseModel):
     chat_template: str | None = None
     """Path of a Jinja file used instead of the model's own template."""
 
-    n_ctx: int = Field(4096, ge=2)
-    """Tokens one sequence can hold."""
+    n_ctx: Annotated[int, Field(ge=2)] | Literal["auto"] = 4096
+    """Tokens one sequence can hold; auto is what the model was trained for, as far as memory goes."""
     draft_n_ctx: int | None = Field(None, ge=2)
     """The same for the draft; None: as the target."""
     parallel: int = Field(1, ge=1, le=64)
@@ -59,6 +59,12 @@ class EngineOptions(BaseModel):
     """Most tokens per draft."""
     pad_width: int = Field(0, ge=0, le=256)
     """Evaluate every target pass with this many rows; 0: as many as needed."""
+
+    @property
+    def tokens(self) -> int:
+        """`n_ctx`, once it is decided."""
+        assert self.n_ctx != "auto"
+        return self.n_ctx
 
     @property
     def longest_draft(self) -> int:

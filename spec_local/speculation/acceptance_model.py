@@ -1,101 +1,72 @@
-"""How likely the next drafted token is to be accepted, learned from what was: one model per draft source.
+"""How likely drafted tokens are to be accepted, learned from what was.
 
-Two effects are kept apart. What a confidence means is learned slowly and for all texts, in bins of counts with a
-prior. How well the source does on *this* text is one number per sequence, its level: a shift of the log-odds.
+What a drafter's confidence *means* for acceptance is nearly the same in all texts (measured: neither the text's average,
+nor entropies, nor what another drafter says adds anything to the draft model's own probability): bins of counts with a
+prior, shared by all sequences. What differs from text to text is kept per sequence by the controller: how confident a
+draft model tends to be, and by how much a text drafter is better or worse than usual.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 
 FORGETTING = 0.998
 """Factor on a bin's counts per new sample in it: about its last 500 samples count."""
-PRIOR_WEIGHT = 6.0
-"""Samples the prior of a bin is worth."""
-LEVEL_STEP = 0.2
-"""How far one surprise moves a level, in log-odds."""
-LEVEL_MEMORY = 0.98
-"""Factor on a level per sample: without news a text is like the others."""
-LEAST, MOST = 0.02, 0.995
+NUDGE = 0.02
+"""Step per surprise, in log-odds, of a bin that is not to be moved by one text alone."""
+LEAST, MOST = 0.02, 0.998
 """Bounds of a single estimate."""
 
+MODEL_EDGES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
+MODEL_PRIOR = (0.17, 0.27, 0.38, 0.48, 0.58, 0.65, 0.78, 0.9, 0.955, 0.975, 0.99, 0.998)
+"""Acceptance by the draft model's probability of its token: calibrated below, a little shy above."""
+MODEL_DRAWN = (0.03, 0.03, 0.04, 0.04, 0.045, 0.045, 0.05, 0.065, 0.06, 0.065, 0.1, 0.43)
+"""How often each bin is drawn, before anything is known of a text."""
+TEXT_EDGES = (0.12, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.92, 0.96)
+TEXT_PRIOR = (0.08, 0.19, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.89, 0.94, 0.975)
+"""Acceptance by the text drafter's own estimate: what it says."""
 
-class AcceptanceModel:
-    """Acceptance by the drafter's confidence.
+
+class Bins:
+    """Acceptance by a number that comes with the token.
 
     Args:
         edges: Ascending inner edges of the bins (len(edges) + 1 bins).
         prior: Expected acceptance of each bin before any sample.
+        weight: Samples the prior is worth.
     """
 
-    def __init__(self, edges: Sequence[float], prior: Sequence[float]) -> None:
+    def __init__(self, edges: Sequence[float], prior: Sequence[float], weight: float) -> None:
         assert len(prior) == len(edges) + 1
         self.edges = tuple(edges)
-        self._kept = [PRIOR_WEIGHT * p for p in prior]
-        self._seen = [PRIOR_WEIGHT] * len(prior)
-        self._drawn = [1.0] * len(prior)
+        self._kept = [weight * p for p in prior]
+        self._seen = [weight] * len(prior)
 
-    def probability(self, confidence: float, level: float = 0.0) -> float:
-        """Estimated acceptance of a token drafted with this confidence."""
-        b = self._bin(confidence)
-        return shifted(self._kept[b] / self._seen[b], level)
+    def find(self, number: float) -> int:
+        """Index of the bin that holds `number`."""
+        return bisect_right(self.edges, number)
 
-    def rates(self, level: float = 0.0) -> list[float]:
+    def rate(self, b: int) -> float:
+        """Estimated acceptance in bin `b`."""
+        return min(max(self._kept[b] / self._seen[b], LEAST), MOST)
+
+    def rates(self) -> list[float]:
         """Estimated acceptance of every bin."""
-        return [shifted(kept / seen, level) for kept, seen in zip(self._kept, self._seen, strict=True)]
+        return [self.rate(b) for b in range(len(self._seen))]
 
-    def weights(self) -> list[float]:
-        """How often each bin was drawn lately, summing to 1."""
-        total = sum(self._drawn)
-        return [drawn / total for drawn in self._drawn]
+    def learn(self, b: int, kept: bool) -> None:
+        """One token of bin `b` was tested."""
+        self._kept[b] = self._kept[b] * FORGETTING + kept
+        self._seen[b] = self._seen[b] * FORGETTING + 1.0
 
-    def observe(self, confidences: Sequence[float], accepted: int, tested: int, level: float = 0.0) -> float:
-        """Learn from a verified draft: its accepted tokens and the first rejected one, none behind it.
-
-        Returns:
-            The new level of the sequence.
-        """
-        for i in range(min(accepted + 1, tested)):
-            b = self._bin(confidences[i])
-            kept = i < accepted
-            level = LEVEL_MEMORY * level + LEVEL_STEP * (kept - shifted(self._kept[b] / self._seen[b], level))
-            self._kept[b] = self._kept[b] * FORGETTING + kept
-            self._seen[b] = self._seen[b] * FORGETTING + 1.0
-        return level
-
-    def saw(self, confidences: Sequence[float]) -> None:
-        """Learn which confidences are drawn, whatever became of them."""
-        for confidence in confidences:
-            self._drawn = [0.99 * drawn for drawn in self._drawn]
-            self._drawn[self._bin(confidence)] += 1.0
-
-    def _bin(self, confidence: float) -> int:
-        b = 0
-        for edge in self.edges:
-            if confidence < edge:
-                break
-            b += 1
-        return b
+    def nudge(self, b: int, surprise: float) -> None:
+        """Move bin `b` a little towards what happened: `surprise` is 1 or 0 less what was expected of this token."""
+        self._kept[b] = self._seen[b] * shifted(self.rate(b), NUDGE * surprise)
 
 
 def shifted(rate: float, level: float) -> float:
-    """A probability whose log-odds are moved by `level`, within the bounds of an estimate."""
-    if level:
-        odds = rate * math.exp(level)
-        rate = odds / (odds + 1.0 - rate)
-    return min(max(rate, LEAST), MOST)
-
-
-def for_model() -> AcceptanceModel:
-    """Prior for the draft model's probability of its token."""
-    edges = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
-    prior = (0.2, 0.28, 0.35, 0.44, 0.52, 0.6, 0.68, 0.78, 0.86, 0.92, 0.95, 0.97)
-    return AcceptanceModel(edges, prior)
-
-
-def for_text() -> AcceptanceModel:
-    """Prior for match lengths: two tokens say little, sixteen say nearly everything."""
-    edges = (3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48)
-    prior = (0.3, 0.4, 0.5, 0.55, 0.62, 0.68, 0.74, 0.8, 0.86, 0.9, 0.92, 0.94)
-    return AcceptanceModel(edges, prior)
+    """A probability whose log-odds are moved by `level`."""
+    odds = rate * math.exp(level)
+    return min(max(odds / (odds + 1.0 - rate), LEAST), MOST)

@@ -2,56 +2,101 @@
 
 A round is a renewal: its reward is the emitted tokens, its time is the draft plus one pass. A second is worth ρ tokens,
 the speed achieved lately, and everything is compared in tokens: a draft is made where the tokens it is expected to bring
-exceed ρ × the seconds it adds to the round. Text drafts are weighed with their own matches; a model draft, before it is
-made, with the optimal stopping table that will also end it (`stopping`).
+exceed ρ × the seconds it adds to the round. Text drafts are weighed token by token with their own confidence; a model
+draft, before it is made, with the optimal stopping table that will also end it (`stopping`).
+
+Being wrong is bounded: a source that lost tokens against plain decoding on this text must promise more than it costs, a
+draft model whose confidence no longer means anything is recognised after two or three tokens, and trying a model again
+that is off is paid from an account into which one token in a hundred goes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from spec_local.drafting.draft import NO_SOURCE, Draft
-from spec_local.speculation import acceptance_model
-from spec_local.speculation.controller import Outcome, Pace, Plan, Seat
+from spec_local.speculation.acceptance_model import (
+    MODEL_DRAWN,
+    MODEL_EDGES,
+    MODEL_PRIOR,
+    TEXT_EDGES,
+    TEXT_PRIOR,
+    Bins,
+    shifted,
+)
+from spec_local.speculation.controller import Offer, Outcome, Pace, Plan, Seat
 from spec_local.speculation.cost import CostProfile
+from spec_local.speculation.reading_along import gain_of_reading, worth_reading
 from spec_local.speculation.stopping import StoppingTable, solve
 
-SPEED_MEMORY = 0.95
-TABLE_ROUNDS = 8
-LEVEL_GRID = 0.25
-PROBE_FIRST, PROBE_LAST = 16, 256
-PROBE_OPTIMISM = 1.0
-HORIZON = 48.0
-CREDIT_START, CREDIT_RATE, CREDIT_MOST, CREDIT_LEAST = 6.0, 0.01, 12.0, -6.0
+SPEED_MEMORY, SPEED_START, ROUNDS_START = 0.95, 1.3, 4.0
+"""Forgetting per round of the achieved speed; a new sequence counts as having made so many rounds at so many times the
+plain speed."""
+DRAWN_MEMORY, DRAWN_MEMORY_ALL, DRAWN_START, DRAWN_START_ALL = 0.99, 0.999, 30.0, 100.0
+"""Forgetting per drawn token of a sequence's and of everybody's histogram of confidence; tokens each starts with."""
+MODEL_WEIGHT, TEXT_WEIGHT = 20.0, 20.0
+"""Samples that the prior acceptance of a bin is worth."""
+TRUST_START, TRUST_LEAST, TRUST_HAZARD = 0.999, 0.02, 0.0005
+"""Belief that a draft model's confidence means something: at first, at least, and lost per token on principle."""
+LOOSE = 0.1
+"""Acceptance of a draft whose confidence means nothing."""
+LEVEL_STEP, LEVEL_FIRST, LEVEL_MEMORY = 0.2, 1.0, 0.99
+"""Step per surprise of the text drafter's level; the first surprises move it by this / their number; forgetting."""
+BALANCE_MEMORY, BALANCE_MOST, BALANCE_FREE, BALANCE_PRICE = 0.98, 3.0, 1.0, 0.25
+"""A source's balance forgets per round and is capped; each lost token beyond the free ones asks for this much gain."""
+SHARE_MEMORY = 0.85
+"""Forgetting per round of the share of rounds that the draft model drafted for."""
+TABLE_ROUNDS, TABLE_SPEED = 16, 0.04
+"""A stopping table is solved again after so many rounds, or when ρ has moved by this much."""
+PROBE_TOKENS, PROBE_FIRST, PROBE_CHEAP, PROBE_LAST = 3, 16, 48, 256
+"""Tokens of a trial draft; idle tokens before the first trial, at most where trials are cheap, and at most."""
+CREDIT_START, CREDIT_RATE, CREDIT_MOST = 10.0, 0.01, 10.0
+"""The account for trials, in tokens: at start, per emitted token, and at most."""
+HOPE = (0.0, 0.0, 0.02, 0.02, 0.03, 0.03, 0.05, 0.1, 0.1, 0.1, 0.15, 0.4)
+"""Confidence that a draft model which is off may turn out to have."""
+HOPE_CHANCE, HOPE_ROUNDS = 0.25, 16
+"""How likely that is, and the rounds in which it must earn what the trial costs."""
 
 
 class AdaptiveController:
-    """See the module. One per engine; costs and acceptance models are shared by its sequences.
+    """See the module. One per engine; costs and what confidence means are shared by its sequences.
 
     Args:
-        costs: Seconds per pass and draft step on this machine.
+        costs: Seconds per pass and draft step on this machine; follows what rounds take.
         longest: Most tokens in one draft.
-        frozen: Believe `costs` as they are, so that decisions do not depend on the clock.
+        frozen: Believe `costs` as they are, so that no decision depends on the clock.
     """
 
     def __init__(self, costs: CostProfile, longest: int = 16, frozen: bool = False) -> None:
         self.costs = costs
         self.longest = longest
         self.frozen = frozen
-        self.model = acceptance_model.for_model()
-        self.text = acceptance_model.for_text()
+        self.model = Bins(MODEL_EDGES, MODEL_PRIOR, MODEL_WEIGHT)
+        self.text = Bins(TEXT_EDGES, TEXT_PRIOR, TEXT_WEIGHT)
         self.credit = CREDIT_START
-        self._tokens = 4.0
-        self._seconds = 4.0 * costs.target.seconds(1)
+        self._drawn = [DRAWN_START_ALL * w for w in MODEL_DRAWN]
         self._rounds = 0
-        self._tables: dict[tuple[int, int, int], tuple[int, StoppingTable]] = {}
+        self._break_even: dict[int, tuple[int, float]] = {}
+
+    # -- the protocol ----------------------------------------------------------------------------------------------
 
     def enter(self) -> Pace:
         """State for a new sequence."""
-        return Pace()
+        return self._started(Pace())
+
+    def _started(self, pace: Pace) -> Pace:
+        """The pace with what a new sequence is taken to be like, unless it has a history."""
+        if not pace.drawn:
+            scale = DRAWN_START / sum(self._drawn)
+            pace.drawn = [scale * d for d in self._drawn]
+            pace.tokens, pace.seconds = ROUNDS_START * SPEED_START, ROUNDS_START * self.costs.target.seconds(1)
+            pace.trust = TRUST_START
+            pace.trial_after = PROBE_FIRST
+        return pace
 
     def plan(self, seats: Sequence[Seat]) -> list[Plan]:
-        """One plan per seat; text drafts planned earlier count as rows for those after them."""
+        """One plan per seat; text drafts of earlier seats count as rows for those after them."""
         rows = len(seats)
         plans = []
         for seat in seats:
@@ -60,131 +105,266 @@ class AdaptiveController:
             plans.append(plan)
         return plans
 
+    def guess(self, plan: Plan, draft: Draft, rows: int) -> int:
+        """As many as save more than they cost."""
+        if self.costs.draft is None:
+            return 0
+        seconds, context = self.costs.draft.seconds, plan.seat.context
+        rates = self._text_rates(draft.confidence[: self.longest - 1], plan.seat.pace)
+        return worth_reading(rates, seconds(plan.sequences, context), lambda n: seconds(rows + n, context))
+
     def more(self, plan: Plan, confidence: Sequence[float]) -> bool:
         """Whether the expected gain of one more token exceeds its cost."""
-        if len(confidence) >= plan.limit:
-            return False
-        if plan.probe:
-            return True
-        level = plan.seat.pace.level
+        drafted = len(confidence)
+        if drafted >= plan.limit or plan.trial:
+            return drafted < plan.limit
         survival = 1.0
-        for c in confidence:
-            survival *= self.model.probability(c, level)
-        return self._table(level, plan.other_rows, plan.sequences, plan.seat.context).more(len(confidence), survival)
+        for rate in self._model_rates(confidence, plan.seat.pace):
+            survival *= rate
+        return self._table(plan).more(drafted, survival)
 
     def shorten(self, plan: Plan, draft: Draft) -> int:
-        """The length with the largest expected gain."""
-        if draft.source == "text":
-            return min(plan.limit, len(draft))
-        level = plan.seat.pace.level
-        return self._best_length(plan, [self.model.probability(c, level) for c in draft.confidence[: plan.limit]])[0]
+        """The length with the largest expected gain; a text draft was already cut to it by the plan."""
+        limit = min(plan.limit, len(draft))
+        if draft.source != "model" or plan.trial:
+            return limit
+        return self._best_length(plan, self._model_rates(draft.confidence[:limit], plan.seat.pace))[0]
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
         """Learn costs, acceptance and speed from one round."""
         if not outcomes:
             return
         self._rounds += 1
-        context = max(o.plan.seat.context for o in outcomes)
-        first = outcomes[0].round
         if not self.frozen:
-            self.costs.target.update(sum(o.round.width for o in outcomes), first.verify_s, context)
-        seconds = first.seconds
-        self._tokens = self._tokens * SPEED_MEMORY + sum(o.round.emitted for o in outcomes)
-        self._seconds = self._seconds * SPEED_MEMORY + seconds
-        plain_s = outcomes[0].plan.plain_s
-        assert plain_s is not None
-        emitted = sum(o.round.emitted for o in outcomes)
-        gain = emitted / len(outcomes) - seconds / plain_s if first.width > 1 or first.source != NO_SOURCE else 0.0
-        self.credit = min(self.credit + gain + CREDIT_RATE * emitted, CREDIT_MOST)
+            self._learn_costs(outcomes)
         for outcome in outcomes:
-            self._observe(outcome)
+            self._learn_speed(outcome)
+            self._learn_text(outcome)
+            self._learn_model(outcome)
 
-    def _observe(self, outcome: Outcome) -> None:
-        r, pace = outcome.round, outcome.plan.seat.pace
-        text = outcome.plan.seat.offers.get("text")
-        if text is not None and text.draft is not None:
-            tested = min(len(text.draft), len(outcome.emitted))
-            accepted = 0
-            while accepted < tested and text.draft.tokens[accepted] == outcome.emitted[accepted]:
-                accepted += 1
-            pace.text_level = self.text.observe(text.draft.confidence, accepted, tested, pace.text_level)
-        if r.source == "model":
-            self.model.saw(outcome.draft.confidence)
-            pace.level = self.model.observe(outcome.draft.confidence, r.accepted, r.tested, pace.level)
-            pace.idle = 0
-            if outcome.plan.probe:
-                pace.probe_after = min(2 * pace.probe_after, PROBE_LAST)
-            else:
-                pace.probe_after = PROBE_FIRST
-        else:
-            pace.idle += r.emitted
-
-    def speed(self, plain_s: float) -> float:
-        """ρ: tokens per second of all sequences together, at least plain decoding."""
-        return max(self._tokens / self._seconds, 1 / plain_s)
+    # -- deciding --------------------------------------------------------------------------------------------------
 
     def _plan(self, seat: Seat, other_rows: int, sequences: int) -> Plan:
+        self._started(seat.pace)
         plain_s = self.costs.target.seconds(other_rows + 1, seat.context)
-        plan = Plan(NO_SOURCE, 0, "plain decoding: nothing was offered", seat, plain_s, other_rows, sequences)
-        best = 0.0
-        speed = self.speed(plain_s)
+        plan = Plan(NO_SOURCE, 0, "plain decoding: nothing to draft from", seat, plain_s, other_rows, sequences)
         text, model = seat.offers.get("text"), seat.offers.get("model")
+        gain = 0.0
         if text is not None and text.draft is not None:
-            level = seat.pace.text_level
-            rates = [self.text.probability(c, level) for c in text.draft.confidence[: min(text.tokens, self.longest)]]
-            length, gain = self._best_length(plan, rates)
-            if gain > best:
-                best = gain
-                plan.source, plan.limit, plan.reason = "text", length, f"text repeats: {length} tokens offered pay"
-            else:
-                plan.reason = "text draft off: its match is too short to pay"
+            gain = self._consider_text(plan, text, text.draft)
         if model is not None and self.costs.draft is not None:
-            draft = self.costs.draft.seconds
-            table = self._table(seat.pace.level, other_rows, sequences, seat.context)
-            step_s = draft(sequences)
-            lag_cost = speed * (draft(max(model.lag, sequences), seat.context) - step_s)
-            if model.lag > 3:
-                lag_cost = speed * (draft(2) - step_s) + (lag_cost * 1.0) * 3 / HORIZON
-            gain = table.value - lag_cost
-            if gain > best:
-                plan.source, plan.limit = "model", min(model.tokens, self.longest)
-                plan.reason = f"model draft on: expected gain {gain:.2f} tokens per round"
-            elif plan.limit == 0:
-                plan.reason = f"model draft off: {step_s / plain_s:.2f} of a target step per token"
-                if seat.pace.idle >= seat.pace.probe_after:
-                    hopeful = self._table(seat.pace.level + PROBE_OPTIMISM, other_rows, sequences, seat.context)
-                    if hopeful.value > 0 and self.credit > lag_cost + 1:
-                        plan.source, plan.limit, plan.probe = "model", min(model.tokens, 2), True
-                        plan.reason = "model draft tried again"
+            self._consider_model(plan, model, gain)
         return plan
 
-    def _table(self, level: float, other_rows: int, sequences: int, context: int) -> StoppingTable:
-        step = round(level / LEVEL_GRID)
-        key = (step, other_rows, sequences)
-        known = self._tables.get(key)
-        if known is not None and known[0] + TABLE_ROUNDS > self._rounds:
-            return known[1]
+    def _consider_text(self, plan: Plan, offer: Offer, draft: Draft) -> float:
+        """Plan the text draft if it pays; returns its gain in tokens, 0.0 where it does not."""
+        pace = plan.seat.pace
+        rates = self._text_rates(draft.confidence[: min(offer.tokens, self.longest)], pace)
+        length, gain = self._best_length(plan, rates)
+        gain -= _penalty(pace.balance.get("text", 0.0))
+        if "model" in plan.seat.offers and self.costs.draft is not None:
+            # What the text brings, a draft model that is in use must read later.
+            reading_s = (self.costs.draft.seconds(16) - self.costs.draft.seconds(1)) / 15
+            gain -= pace.share * self._speed(plan) * reading_s * length / 2
+        if gain <= 0:
+            plan.reason = f"text draft off: {rates[0]:.2f} acceptance expected does not pay for its rows"
+            return 0.0
+        plan.source, plan.limit = "text", length
+        plan.reason = f"text draft on: this stood here before, {rates[0]:.2f} acceptance expected"
+        return gain
+
+    def _consider_model(self, plan: Plan, offer: Offer, other_gain: float) -> None:
+        """Plan the model draft if its gain exceeds `other_gain`, or if it is time to try it again."""
+        pace = plan.seat.pace
+        table, step = self._table(plan), self._step(plan, 1)
+        catch_up = self._step(plan, offer.lag) - step
+        gain = pace.trust * table.value - (1 - pace.trust) * 2 * step + self._gain_of_reading(plan, offer, step)
+        # A model that is in use must catch up sooner or later: only the rest of that cost is due to this draft.
+        gain -= (1 - pace.share) * catch_up + _penalty(pace.balance.get("model", 0.0))
+        if gain > other_gain:
+            plan.source, plan.limit = "model", min(offer.tokens, self.longest)
+            plan.reason = f"model draft on: {self._expected(pace):.2f} acceptance expected"
+        elif plan.source == NO_SOURCE:
+            plan.reason = self._why_off(plan)
+            if pace.idle >= pace.trial_after:
+                self._consider_trial(plan, offer, step, catch_up)
+
+    def _consider_trial(self, plan: Plan, offer: Offer, step: float, catch_up: float) -> None:
+        """Try a model again that is off, if what may be found out is worth it and the account allows it."""
+        pace = plan.seat.pace
+        cost = catch_up + PROBE_TOKENS * step
+        pace.trial_after = min(2 * pace.trial_after, max(PROBE_CHEAP, int(100 * cost)), PROBE_LAST)
+        hope = solve(self.model.rates(), HOPE, step, self._row_costs(plan)).value
+        if HOPE_CHANCE * HOPE_ROUNDS * hope > cost and self.credit > cost:
+            plan.source, plan.limit, plan.trial = "model", min(offer.tokens, PROBE_TOKENS), True
+            plan.reason = f"model draft tried again after {pace.idle} tokens"
+
+    def _gain_of_reading(self, plan: Plan, offer: Offer, step: float) -> float:
+        """Tokens that the text draft is worth to the model as something to read along."""
+        text = plan.seat.offers.get("text")
+        if text is None or text.draft is None:
+            return 0.0
+        pace = plan.seat.pace
+        length = self.guess(plan, text.draft, offer.lag)
+        if not length:
+            return 0.0
+        rates = self._text_rates(text.draft.confidence[:length], pace)
+        first = self._step(plan, offer.lag + length) - self._step(plan, offer.lag)
+        return gain_of_reading(rates, min(self._expected(pace), 0.995), first, step, self._row_costs(plan))
+
+    def _why_off(self, plan: Plan) -> str:
+        """Why the draft model is not used, in words."""
         assert self.costs.draft is not None
-        seconds = self.costs.target.seconds
-        passes = [seconds(other_rows + 1 + k, context) for k in range(self.longest + 1)]
-        speed = self.speed(passes[0])
-        rows = [speed * (b - a) for a, b in zip(passes, passes[1:], strict=False)]
-        rates = self.model.rates(step * LEVEL_GRID)
-        table = solve(rates, self.model.weights(), speed * self.costs.draft.seconds(sequences, context), rows)
-        self._tables[key] = (self._rounds, table)
+        assert plan.plain_s is not None
+        rows, context = plan.other_rows + 1, plan.seat.context
+        ratio = self.costs.draft.seconds(plan.sequences, context) / plan.sequences / plan.plain_s
+        made_in, need = self._break_even.get(rows, (-1, 0.0))
+        if made_in < 0 or made_in + 64 < self._rounds:
+            need = self.costs.break_even(rows, plan.sequences, context, self.longest)
+            self._break_even[rows] = (self._rounds, need)
+        needs = f"needs {need:.2f} acceptance" if need < 1 else "no acceptance would pay for it"
+        return f"model draft off: {ratio:.2f} of a target step per token, {needs}, has {self._expected(plan.seat.pace):.2f}"
+
+    def _expected(self, pace: Pace) -> float:
+        """Acceptance that the draft model's next token is expected to have."""
+        mean = sum(d * r for d, r in zip(pace.drawn, self.model.rates(), strict=True)) / sum(pace.drawn)
+        return pace.trust * mean + (1 - pace.trust) * LOOSE
+
+    def _model_rates(self, confidence: Sequence[float], pace: Pace) -> list[float]:
+        """Acceptance of the draft model's tokens with these confidences."""
+        find, rate, trust = self.model.find, self.model.rate, pace.trust
+        loose = (1 - trust) * LOOSE
+        return [trust * rate(find(c)) + loose for c in confidence]
+
+    def _text_rates(self, confidence: Sequence[float], pace: Pace) -> list[float]:
+        """Acceptance of the text drafter's tokens with these confidences."""
+        find, rate, level = self.text.find, self.text.rate, pace.level
+        return [shifted(rate(find(c)), level) for c in confidence]
+
+    def _speed(self, plan: Plan) -> float:
+        """ρ: tokens per second of all sequences together, at least plain decoding."""
+        pace = plan.seat.pace
+        assert plan.plain_s is not None
+        return plan.sequences * max(pace.tokens / pace.seconds, 1 / plan.plain_s)
+
+    def _step(self, plan: Plan, rows: int) -> float:
+        """Tokens that a draft pass over `rows` rows of this sequence costs, its share of a pass for all of them."""
+        assert self.costs.draft is not None
+        seconds = self.costs.draft.seconds(rows + plan.sequences - 1, plan.seat.context)
+        return self._speed(plan) * seconds / plan.sequences
+
+    def _table(self, plan: Plan) -> StoppingTable:
+        """The stopping table of this sequence, solved anew when it no longer fits."""
+        pace, speed = plan.seat.pace, self._speed(plan)
+        known: tuple[StoppingTable, int, float] | None = pace.tables.get(plan.other_rows)
+        if known is not None:
+            table, made_in, made_at = known
+            if made_in + TABLE_ROUNDS > self._rounds and abs(made_at / speed - 1) < TABLE_SPEED:
+                return table
+        total = sum(pace.drawn)
+        table = solve(
+            self.model.rates(), [d / total for d in pace.drawn], self._step(plan, 1), self._row_costs(plan)
+        )
+        if len(pace.tables) >= 8:
+            pace.tables.clear()
+        pace.tables[plan.other_rows] = (table, self._rounds, speed)
         return table
+
+    def _row_costs(self, plan: Plan) -> list[float]:
+        """Entry k: tokens that submitting k + 1 drafted tokens instead of k costs."""
+        seconds, context, speed = self.costs.target.seconds, plan.seat.context, self._speed(plan)
+        passes = [seconds(plan.other_rows + 1 + k, context) for k in range(self.longest + 1)]
+        return [speed * (after - before) for before, after in zip(passes, passes[1:], strict=False)]
 
     def _best_length(self, plan: Plan, rates: Sequence[float]) -> tuple[int, float]:
         """Length in 0..len(rates) with the largest expected gain, and that gain in tokens."""
-        seconds, context = self.costs.target.seconds, plan.seat.context
-        assert plan.plain_s is not None
-        rows, speed = plan.other_rows + 1, self.speed(plan.plain_s)
-        base_s = seconds(rows, context)
-        best, length, tokens, reach = 0.0, 0, 0.0, 1.0
-        for n, rate in enumerate(rates, 1):
+        best, length, net, reach = 0.0, 0, 0.0, 1.0
+        for n, (rate, row) in enumerate(zip(rates, self._row_costs(plan), strict=False), 1):
             reach *= rate
-            tokens += reach
-            gain = tokens - speed * (seconds(rows + n, context) - base_s)
-            if gain > best:
-                best, length = gain, n
+            net += reach - row
+            if net > best:
+                best, length = net, n
         return length, best
+
+    # -- learning --------------------------------------------------------------------------------------------------
+
+    def _learn_costs(self, outcomes: Sequence[Outcome]) -> None:
+        context = max(o.plan.seat.context for o in outcomes)
+        first = outcomes[0].round
+        self.costs.target.update(sum(o.round.width for o in outcomes), first.verify_s, context)
+        expected_s = self._drafting_s(outcomes)
+        if self.costs.draft is not None and expected_s > 0:
+            self.costs.draft.scale_by(first.draft_s / expected_s, context)
+
+    def _drafting_s(self, outcomes: Sequence[Outcome]) -> float:
+        """Seconds that the draft model's passes for these drafts, made together, should have taken; 0.0 for none."""
+        if self.costs.draft is None:
+            return 0.0
+        context = max(o.plan.seat.context for o in outcomes)
+        together = zip_longest(*(o.draft.passes for o in outcomes), fillvalue=0)
+        return sum(self.costs.draft.seconds(sum(rows), context) for rows in together)
+
+    def _learn_speed(self, outcome: Outcome) -> None:
+        r, plan = outcome.round, outcome.plan
+        pace = plan.seat.pace
+        assert plan.plain_s is not None
+        seconds = r.seconds
+        if self.frozen:
+            seconds = self.costs.target.seconds(plan.other_rows + r.width, plan.seat.context)
+            seconds += self._drafting_s([outcome])
+        pace.tokens = SPEED_MEMORY * pace.tokens + r.emitted
+        pace.seconds = SPEED_MEMORY * pace.seconds + seconds
+        for source in pace.balance:
+            pace.balance[source] *= BALANCE_MEMORY
+        self.credit = min(self.credit + CREDIT_RATE * r.emitted, CREDIT_MOST)
+        if r.source != NO_SOURCE:
+            won = r.emitted - seconds / plan.plain_s
+            pace.balance[r.source] = min(pace.balance.get(r.source, 0.0) + won, BALANCE_MOST)
+            if plan.trial:
+                self.credit += min(won, 0.0)
+
+    def _learn_text(self, outcome: Outcome) -> None:
+        """Compare what the text drafter offered with the text, submitted or not: it costs nothing."""
+        offer = outcome.plan.seat.offers.get("text")
+        if offer is None or offer.draft is None:
+            return
+        pace = outcome.plan.seat.pace
+        drafted = zip(offer.draft.tokens, offer.draft.confidence, outcome.emitted, strict=False)
+        for token, confidence, emitted in drafted:
+            kept = token == emitted
+            b = self.text.find(confidence)
+            surprise = kept - shifted(self.text.rate(b), pace.level)
+            pace.tested += 1
+            pace.level = LEVEL_MEMORY * pace.level + max(LEVEL_STEP, LEVEL_FIRST / pace.tested) * surprise
+            self.text.nudge(b, surprise)
+            if not kept:
+                break
+
+    def _learn_model(self, outcome: Outcome) -> None:
+        r, pace = outcome.round, outcome.plan.seat.pace
+        used = r.source == "model"
+        pace.share = SHARE_MEMORY * pace.share + (1 - SHARE_MEMORY) * used
+        if not used:
+            pace.idle += r.emitted
+            return
+        pace.idle = 0
+        if not outcome.plan.trial:
+            pace.trial_after = PROBE_FIRST
+        for i, confidence in enumerate(outcome.draft.confidence):
+            b = self.model.find(confidence)
+            pace.drawn = [DRAWN_MEMORY * d for d in pace.drawn]
+            self._drawn = [DRAWN_MEMORY_ALL * d for d in self._drawn]
+            pace.drawn[b] += 1.0
+            self._drawn[b] += 1.0
+            if i > r.accepted or i >= r.tested:
+                continue  # behind the first rejection nothing was tested
+            kept, rate = i < r.accepted, self.model.rate(b)
+            sound, loose = (rate, LOOSE) if kept else (1 - rate, 1 - LOOSE)
+            trust = pace.trust * sound / (pace.trust * sound + (1 - pace.trust) * loose)
+            pace.trust = max(trust * (1 - TRUST_HAZARD), TRUST_LEAST)
+            self.model.learn(b, kept)
+
+
+def _penalty(balance: float) -> float:
+    """Gain in tokens asked of a source that lost tokens on this text."""
+    return BALANCE_PRICE * max(0.0, -balance - BALANCE_FREE)

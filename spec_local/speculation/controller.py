@@ -4,6 +4,7 @@ One controller serves all sequences of an engine; what it keeps per sequence is 
 asked, in this order:
 
     plans = controller.plan(seats)                 all sequences of the round together
+    controller.guess(plan, draft, rows)            before a pass of the draft model: what to read along?
     controller.more(plan, confidence)              after each token of a model draft: draw another?
     controller.shorten(plan, draft)                how many of the drafted tokens to submit
     controller.observe(outcomes)                   what came of it
@@ -16,8 +17,8 @@ one-hot. A plan of zero tokens is an ordinary decision.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from spec_local.drafting.draft import NO_SOURCE, Draft
 from spec_local.speculation.round import Round
@@ -39,14 +40,27 @@ class Offer:
 class Pace:
     """What a controller remembers of one sequence. Made by `Controller.enter`, belongs to the controller."""
 
+    tokens: float = 0.0
+    seconds: float = 0.0
+    """Emitted tokens and wall time of the last rounds, both with the same forgetting: their ratio is the speed."""
+    drawn: list[float] = field(default_factory=list)
+    """Forgetting histogram of the draft model's confidence, by bin."""
+    trust: float = 1.0
+    """Probability that the draft model's confidence still means what it used to mean."""
     level: float = 0.0
-    """How much better than usual the draft model does on this text, in log-odds of acceptance."""
-    text_level: float = 0.0
-    """The same for drafts from the text."""
+    """How much better than usual the text drafter does on this text, in log-odds."""
+    tested: int = 0
+    """Tokens of the text drafter that were compared with the text."""
+    balance: dict[str, float] = field(default_factory=dict)
+    """By source: tokens lately won over plain decoding (lost where negative)."""
+    share: float = 1.0
+    """Share of the last rounds that the draft model drafted for."""
     idle: int = 0
-    """Tokens emitted since the draft model was last tried."""
-    probe_after: int = 16
-    """Idle tokens after which it is tried again."""
+    """Tokens emitted since the draft model last drafted."""
+    trial_after: int = 0
+    """Idle tokens after which a draft model that is off is tried again."""
+    tables: dict[int, Any] = field(default_factory=dict)
+    """Stopping tables by rows of the other sequences, with when and for which speed they were made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +91,7 @@ class Plan:
     """Rows of the other sequences in the same target pass, as planned."""
     sequences: int = 1
     """Sequences in the round."""
-    probe: bool = False
+    trial: bool = False
     """Made to learn, against the present estimate."""
 
 
@@ -101,6 +115,10 @@ class Controller(Protocol):
 
     def plan(self, seats: Sequence[Seat]) -> list[Plan]:
         """One plan per seat, in order, for one shared draft phase and one shared target pass."""
+
+    def guess(self, plan: Plan, draft: Draft, rows: int) -> int:
+        """How many tokens of a text draft the draft model should read along in a pass of `rows` rows; see
+        `DraftRequest.guess`."""
 
     def more(self, plan: Plan, confidence: Sequence[float]) -> bool:
         """Whether to draw one more token after those with these confidences (≥ 1 of them)."""
@@ -127,19 +145,27 @@ class FixedController:
         self.plain_s = plain_s
 
     def enter(self) -> Pace:
+        """State for a new sequence: none."""
         return Pace()
 
     def plan(self, seats: Sequence[Seat]) -> list[Plan]:
+        """The same plan every round."""
         return [self._plan(seat, len(seats)) for seat in seats]
 
+    def guess(self, plan: Plan, draft: Draft, rows: int) -> int:
+        """None: a fixed draft is made step by step."""
+        return 0
+
     def more(self, plan: Plan, confidence: Sequence[float]) -> bool:
+        """Until the length is reached."""
         return len(confidence) < plan.limit
 
     def shorten(self, plan: Plan, draft: Draft) -> int:
+        """All that were planned."""
         return min(len(draft), plan.limit)
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
-        pass
+        """Nothing is learned."""
 
     def _plan(self, seat: Seat, sequences: int) -> Plan:
         source = next((s for s in self.sources if s in seat.offers), NO_SOURCE)

@@ -111,6 +111,32 @@ class CostProfile:
         """Whether it should be measured again; see `Curve.stale`."""
         return self.target.stale or (self.draft is not None and self.draft.stale)
 
+    def break_even(self, rows: int = 1, sequences: int = 1, context: int = 0, longest: int = 16) -> float:
+        """Least constant acceptance at which drafting any number of tokens pays; 1.0 where none does.
+
+        A draft of γ pays where Σ_{i≤γ} αⁱ > γ·c + v(γ+1) − 1, in units of a plain pass.
+
+        Args:
+            rows: Rows of the plain pass, of all sequences.
+            sequences: Sequences that draft together.
+            context: Tokens cached.
+            longest: Most tokens in a draft.
+        """
+        if self.draft is None:
+            return 1.0
+        plain_s = self.target.seconds(rows, context)
+        step = self.draft.seconds(sequences, context) / sequences / plain_s
+        passes = [self.target.seconds(rows + k, context) / plain_s for k in range(1, longest + 1)]
+        for percent in range(1, 100):
+            alpha = percent / 100
+            tokens, reach = 0.0, 1.0
+            for k, v in enumerate(passes, 1):
+                reach *= alpha
+                tokens += reach
+                if tokens > k * step + v - 1:
+                    return alpha
+        return 1.0
+
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types; the measured points only, not what rounds taught since."""
         return {

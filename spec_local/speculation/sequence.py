@@ -8,6 +8,7 @@ from typing import Literal
 
 from spec_local.errors import SpecLocalError
 from spec_local.sampling.acceptance import AcceptanceRule
+from spec_local.sampling.constraint import Constraint, Walk
 from spec_local.sampling.logprobs import TokenLogprob
 from spec_local.sampling.noise import Noise
 from spec_local.sampling.transform import Transform
@@ -44,6 +45,8 @@ class Sequence:
     top_logprobs: int | None = None
     """Keep the log-probability of every emitted token and of this many likeliest ones; None: of none."""
     pace: Pace = field(default_factory=Pace)
+    constraint: Constraint | None = None
+    """A grammar the answer follows; moved by emitted tokens only."""
     rounds: list[Round] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     """One entry per emitted token where `top_logprobs` asks for it."""
@@ -52,10 +55,13 @@ class Sequence:
     """Which limit ended it, where `finish` is "length"."""
     error: SpecLocalError | None = None
     prompt_length: int = field(init=False)
+    walk: Walk | None = field(init=False)
+    """What the grammar admits from here on; None without one."""
 
     def __post_init__(self) -> None:
         assert self.tokens, "a sequence starts with at least one token"
         self.prompt_length = len(self.tokens)
+        self.walk = None if self.constraint is None else Walk(self.constraint)
         self._check_limits()
 
     @property
@@ -79,6 +85,10 @@ class Sequence:
         """
         for count, token in enumerate(tokens, 1):
             self.tokens.append(token)
+            if self.constraint is not None and token not in self.end_ids:
+                admitted = self.constraint.advance(token)
+                assert admitted, "the row held a token that the grammar does not admit"
+                self.walk = Walk(self.constraint)
             if token in self.end_ids or (self.on_token is not None and self.on_token(token)):
                 self.finish = "stop"
             else:

@@ -13,9 +13,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence as Many
 
-from spec_local.drafting.draft import NO_SOURCE, Draft, no_draft
+from spec_local.drafting.draft import GRAMMAR_SOURCE, NO_SOURCE, Draft, no_draft
 from spec_local.drafting.drafter import Drafter, DraftRequest
 from spec_local.drafting.model import ModelDrafter, recent
+from spec_local.drafting.text import TextDrafter
 from spec_local.drafting.token_cache import Progress, TokenCache
 from spec_local.errors import BackendError, CacheError, SpecLocalError
 from spec_local.language_model import Chunk, LanguageModel, Logits
@@ -24,6 +25,9 @@ from spec_local.sampling.row import Row
 from spec_local.speculation.controller import Controller, Offer, Outcome, Plan, Seat
 from spec_local.speculation.round import Round
 from spec_local.speculation.sequence import Sequence
+
+Guess = Callable[[Many[int], int], Many[int]]
+"""See `DraftRequest.guess`."""
 
 
 class Speculator:
@@ -58,7 +62,7 @@ class Speculator:
     # -- before the first round ------------------------------------------------------------------------------------
 
     def prefill(self, sequence: Sequence, progress: Progress | None = None) -> int:
-        """Bring the target's cache to `tokens[:-1]`, keeping what it shares with the slot's last stream.
+        """Bring the target's cache to `tokens[:-1]`, keeping what it shares with the slot's last stream or another's.
 
         Returns:
             Tokens that were in the cache already.
@@ -98,7 +102,7 @@ class Speculator:
         # Draft. Text drafts cost nothing, so they are made first and offered; a model runs only where it was chosen.
         offers, text_s = self._offers(active)
         seats = [Seat(s.pace, offer, len(s.tokens) - 1) for s, offer in zip(active, offers, strict=True)]
-        plans = self.controller.plan(seats)
+        plans = [_certain(plan) for plan in self.controller.plan(seats)]
         drafts, made, model_s = self._draft(active, plans)
 
         # Verify. One pass; row 0 of a sequence follows its last token, row i follows x_i.
@@ -146,6 +150,11 @@ class Speculator:
         rooms = [min(s.remaining - 1, share) if s.speculate else 0 for s in active]
         offers: list[dict[str, Offer]] = [{} for _ in active]
         started = self._clock()
+        for i, s in enumerate(active):  # what a grammar makes certain is free and sure: nobody else need be asked
+            certain = s.walk.forced((), rooms[i]) if s.walk is not None and self.drafters else []
+            if certain:
+                draft = Draft(certain, None, GRAMMAR_SOURCE, [1.0] * len(certain))
+                offers[i][GRAMMAR_SOURCE], rooms[i] = Offer(len(draft), draft), 0
         for source, drafter in list(self.drafters.items()):
             open_to = [(s, room, offer) for s, room, offer in zip(active, rooms, offers, strict=True) if room > 0]
             if isinstance(drafter, ModelDrafter):
@@ -155,8 +164,10 @@ class Speculator:
                         offer[source] = Offer(min(room, reach), None, lag)
                 continue
             drafts = self._ask(source, [self._request(s, room, lambda _: True) for s, room, _ in open_to])
-            for (_, _, offer), draft in zip(open_to, drafts, strict=True):
+            for (s, _, offer), draft in zip(open_to, drafts, strict=True):
                 assert draft.rows is None, "a plan may cut what it has seen only where it is one-hot"
+                if s.walk is not None and draft.tokens:
+                    draft = draft.cut(s.walk.legal(draft.tokens))
                 if draft.tokens:
                     offer[source] = Offer(len(draft), draft)
         return offers, self._clock() - started
@@ -172,14 +183,17 @@ class Speculator:
             chosen = [i for i, plan in enumerate(plans) if plan.source == source and not drafts[i]]
             if not chosen:
                 continue
-            requests = [self._request(active[i], plans[i].limit, _more(self.controller, plans[i])) for i in chosen]
+            requests = [
+                self._request(active[i], plans[i].limit, _more(self.controller, plans[i]), self._guess(plans[i], active[i]))
+                for i in chosen
+            ]
             for i, draft in zip(chosen, self._ask(source, requests), strict=True):
                 drafts[i] = draft
         made = [len(draft) for draft in drafts]
         for i, (s, plan, draft) in enumerate(zip(active, plans, drafts, strict=True)):
             known = next((j for j, token in enumerate(draft.tokens) if token >= self.target.n_vocab), len(draft))
             drafts[i] = draft = draft.cut(known)
-            if draft.tokens and (s.rule.tolerates_truncation or draft.rows is None):
+            if draft.tokens and (s.rule.tolerates_truncation or draft.rows is None) and plan.source != GRAMMAR_SOURCE:
                 drafts[i] = draft.cut(self.controller.shorten(plan, draft))
         return drafts, made, self._clock() - started
 
@@ -191,9 +205,23 @@ class Speculator:
             self.give_up(source, error.message)
             return [no_draft() for _ in requests]
 
-    def _request(self, s: Sequence, limit: int, more: Callable[[list[float]], bool]) -> DraftRequest:
+    def _request(
+        self, s: Sequence, limit: int, more: Callable[[list[float]], bool], guess: Guess | None = None
+    ) -> DraftRequest:
         noise = s.noise.for_round(len(s.tokens))
-        return DraftRequest(s.slot, s.tokens, limit, s.draft_transform, noise, s.rule, more)
+        return DraftRequest(s.slot, s.tokens, limit, s.draft_transform, noise, s.rule, more, s.walk, guess)
+
+    def _guess(self, plan: Plan, s: Sequence) -> Guess | None:
+        """What the text drafter expects behind a draft, for the draft model to read along; None where it is silent."""
+        text = self.drafters.get("text")
+        if not isinstance(text, TextDrafter) or "text" not in plan.seat.offers:
+            return None
+
+        def guess(drafted: Many[int], rows: int) -> Many[int]:
+            ahead = text.ahead(s.slot, drafted, plan.limit)
+            return ahead.tokens[: self.controller.guess(plan, ahead, rows)]
+
+        return guess
 
     def _accept(self, s: Sequence, draft: Draft, logits: Logits) -> tuple[int, int, int]:
         """Apply the rule to float32 [1 + γ, n_vocab] logits; returns (accepted, tested, emitted)."""
@@ -202,7 +230,8 @@ class Speculator:
 
         def target_row(i: int) -> Row:
             history = recent(s.tokens, draft.tokens[:i], window) if window else ()
-            return s.transform.row(logits[i], history, position + i)
+            allowed = None if s.walk is None else s.walk.allowed(draft.tokens[:i])
+            return s.transform.row(logits[i], history, position + i, allowed)
 
         try:
             verdict = s.rule.verify(draft.tokens, draft.rows, target_row, s.noise.for_round(position), position)
@@ -223,7 +252,8 @@ class Speculator:
     def _fill(self, s: Sequence, progress: Progress | None = None) -> int:
         """Bring the target's cache to `tokens[:-1]`; returns how much of it was there."""
         wanted = s.tokens[:-1]
-        kept = self._cut(s.slot, self._cache.shared(s.slot, wanted))
+        held = self._cache.shared(s.slot, wanted)
+        kept = self._cut(s.slot, self._cache.adopt(s.slot, wanted, held))
         self._cache.fill(s.slot, wanted, progress)
         return kept
 
@@ -261,6 +291,14 @@ class Speculator:
         """Stop using a drafter, and remember why."""
         self.drafters.pop(source, None)
         self.off[source] = reason
+
+
+def _certain(plan: Plan) -> Plan:
+    """A plan in which a draft that a grammar makes certain, where there is one, is what is submitted."""
+    if GRAMMAR_SOURCE in plan.seat.offers:
+        plan.source, plan.limit = GRAMMAR_SOURCE, plan.seat.offers[GRAMMAR_SOURCE].tokens
+        plan.reason = "the grammar leaves one way to go on"
+    return plan
 
 
 def _more(controller: Controller, plan: Plan) -> Callable[[list[float]], bool]:

@@ -95,3 +95,35 @@ def test_seeds_belong_to_lines_not_to_positions() -> None:
         Item(i, i, "abc", None, {"temperature": 1.5, "max_tokens": 40, "seed": seed}) for i, (_, seed) in first.items()
     ]
     assert answer(again, 3, "text", 3)[0] == first
+
+
+def test_what_prompts_share_is_prefilled_once() -> None:
+    shared = "a long beginning that all of these prompts have in common, and then some: "
+    items = [Item(i, i, f"{shared}{name}", None, {"seed": i, "max_tokens": 12}) for i, name in enumerate("abcdefgh", 1)]
+    found, engine = answer(items, 4, "model", 3)
+    target = engine.speculator.target
+    assert isinstance(target, ToyModel)
+    prefilled = sum(len(chunk.tokens) for call in target.calls for chunk in call if not chunk.rows)
+    assert prefilled < len(shared) + 8 * 3, "once, and the few tokens that differ"
+    draft = engine.speculator.drafters["model"]
+    assert isinstance(draft, ModelDrafter)
+    assert isinstance(draft.model, ToyModel)
+    assert draft.model.copies, "the draft's cache shares as well"
+    assert draft.model.decoded < 3 * len(shared)
+    for item in items:
+        assert found[item.id] == answer([item], 1, "none", 0)[0][item.id]
+
+
+def test_a_cache_that_cannot_be_copied_in_part_is_filled_as_before() -> None:
+    shared = "a long beginning that all of these prompts have in common, and then some: "
+    items = [Item(i, i, f"{shared}{name}", None, {"seed": i, "max_tokens": 6}) for i, name in enumerate("abcd", 1)]
+    target = ToyModel(TARGET, VOCABULARY, slots=4, n_batch=256)
+    target.trim_mode = "refuses"
+    speculator = Speculator(target, {}, FixedController((), 0), max_rows=4)
+    source: Iterator[Item | BadLine] = iter(items)
+    found = {o.id: o.result for o in Runner(ToyEngine(speculator, VOCABULARY), 4, Recipe().request).run(source)}
+    assert target.copies
+    for item in items:
+        result = found[item.id]
+        assert result is not None
+        assert (result.token_ids, result.seed) == answer([item], 1, "none", 0)[0][item.id]

@@ -1,4 +1,4 @@
-"""The measurement itself, on toy models and a clock that moves only when something takes time: its figures are exact."""
+"""The measurement itself, on toy models and a clock that moves when something takes time: its figures are exact."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_draft_that_always_agrees_has_the_speed_of_the_formula():
     assert found is not None
     assert found.statistics.acceptance_rate == 1.0 and found.statistics.tokens_per_pass == 3.0
     target, draft = Curve(TARGET_S), Curve(DRAFT_S)
-    # Seven rounds; the prompt's reading is booked apart, and the last of two drafted tokens is decoded with the next round.
+    # Seven rounds; the prompt's reading is booked apart, and the second drafted token is decoded with the next round.
     first = target.seconds(3) + draft.seconds(1) + draft.seconds(1)
     later = target.seconds(3) + draft.seconds(2) + draft.seconds(1)
     assert found.statistics.decode_s == pytest.approx(2 * 3 * (first + 6 * later))
@@ -255,3 +255,13 @@ def test_a_trace_without_a_draft_model_never_agrees():
     bench, _ = carry_out(engine, settings(repeats=1))
     assert not any(trace.agree.any() for trace in bench.traces)
     assert record_trace.__doc__
+
+
+def test_quick_gives_shorter_answers_on_a_slow_machine():
+    slow = TimedEngine(target_s={n: 10 * s for n, s in TARGET_S.items()})
+    bench = Bench(slow, quick(settings(tokens=32)), slow.clock)  # type: ignore[arg-type]
+    started = slow.clock()
+    for _ in bench.steps():
+        pass
+    assert {len(run.played.tokens) for run in bench.runs} == {12}
+    assert slow.clock() - started < 120

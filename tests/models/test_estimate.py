@@ -7,17 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from spec_local.errors import UsageError
 from spec_local.models_manifest.estimate import (
     compute_bytes,
     estimate_memory,
     kv_bytes,
     largest_context,
     recurrent_bytes,
+    repacked_bytes,
     split_weights,
 )
 from spec_local.models_manifest.gguf_header import Header, read_header
-
-from spec_local.errors import UsageError
 
 
 @pytest.fixture
@@ -94,6 +95,35 @@ REPORTED = {
         (8192, True, 512, True, "q8_0"): (119.0, 305.75),
     },
 }
+
+
+# With room for the logits of 17 tokens only, at n_ctx 4096: MiB of the compute buffer, and of repacked weights.
+RESERVED = {
+    "smollm2-135m-instruct": (17.51, 0.0),
+    "qwen2.5-coder-0.5b-instruct": (39.51, 28.05),
+    "qwen2.5-coder-1.5b-instruct": (68.51, 596.5),
+}
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("name", RESERVED)
+def test_agrees_with_what_llama_cpp_reports_for_few_rows(name: str, real_header: Callable[[str], Header]) -> None:
+    header = real_header(name)
+    compute, repacked = RESERVED[name]
+    assert compute_bytes(header, 4096, rows=0, most_rows=17) == pytest.approx(compute * 2**20, rel=0.02)
+    assert repacked_bytes(header, machine="x86_64") == pytest.approx(repacked * 2**20, rel=0.01)
+
+
+def test_repacked_copies_are_of_matrices_on_the_host(header: Header) -> None:
+    four = replace(header, tensors=tuple(replace(tensor, type="Q4_0") for tensor in header.tensors))
+    layer = header.tensors[1].bytes
+    assert repacked_bytes(header) == 0, "F32 has no faster kernel"
+    assert repacked_bytes(four) == 2 * layer, "the embedding is looked up, not multiplied"
+    assert repacked_bytes(four, gpu_layers=1) == layer
+    assert repacked_bytes(four, gpu_layers=99) == 0
+    eight = replace(header, tensors=tuple(replace(tensor, type="Q8_0") for tensor in header.tensors))
+    assert repacked_bytes(eight, machine="x86_64") == 0
+    assert repacked_bytes(eight, machine="arm64") == 2 * layer
 
 
 @pytest.mark.models

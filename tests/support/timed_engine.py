@@ -1,4 +1,4 @@
-"""An engine for measurements: real rounds over toy models whose passes take a known time on a clock that is moved by hand."""
+"""An engine for measurements: real rounds over toy models whose passes take a known time on a clock of their own."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class TimedEngine:
         draft_s: Mapping[int, float] = DRAFT_S,
     ) -> None:
         self.clock = Clock()
-        self.options = EngineOptions(acceptance=rule, threads=1)  # type: ignore[arg-type]
+        self.options = EngineOptions(acceptance=rule, threads=1)
         self.n_ctx = 512
         self.notices: list[str] = []
         self.cancelled = False

@@ -45,6 +45,8 @@ def _head(path: Path, arch: str, name: str, template: str | None, options: dict[
     texts, types = vocabulary()
     texts += [f"[PAD{i}]" for i in range(options.get("padding", 0))]
     types += [int(gguf.TokenType.UNUSED)] * options.get("padding", 0)
+    texts += [text for text, _ in options.get("extra", ())]
+    types += [int(kind) for _, kind in options.get("extra", ())]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(texts)
@@ -82,10 +84,11 @@ def write_transformer(
         width: Embedding length, a multiple of 64, so that quantised caches work too.
         template: Chat template, or None for a file without one.
         n_ctx_train: What the file says it was trained for.
-        options: `add_bos`, `add_eos`, `bos`, `padding` (unused tokens at the end), `recommended` (sampling metadata).
+        options: `add_bos`, `add_eos`, `bos`, `padding` (unused tokens at the end), `extra` (tokens behind them,
+            text and type), `recommended` (sampling metadata).
     """
     heads, inner = 2, 2 * width
-    n_vocab = N_VOCAB + options.get("padding", 0)
+    n_vocab = N_VOCAB + options.get("padding", 0) + len(options.get("extra", ()))
     writer = _head(path, "llama", f"tiny-{seed}", template, options)
     writer.add_context_length(n_ctx_train)
     writer.add_embedding_length(width)

@@ -76,6 +76,8 @@ class ToyModel:
         """Every pass that was asked for, failed ones included."""
         self.trims: list[tuple[int, int]] = []
         """(slot, length) of every cut that was asked for."""
+        self.copies: list[tuple[int, int, int]] = []
+        """(source, target, length) of every copy that was asked for."""
         self.trim_mode: Literal["works", "refuses", "lies", "never"] = "works"
         """refuses: only emptying works; lies: says nothing and does nothing, but empties; never: not even that."""
         self.failures: dict[int, Exception] = {}
@@ -130,6 +132,15 @@ class ToyModel:
             view.flags.writeable = False
             views.append(view)
         return views
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        assert source != target
+        assert 0 < length <= len(self.caches[source])
+        self.copies.append((source, target, length))
+        self.caches[target].clear()
+        if self.trim_mode != "works":
+            raise CacheError("the toy copies no parts")
+        self.caches[target].extend(self.caches[source][:length])
 
     def length(self, seq: int) -> int:
         return len(self.caches[seq])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from itertools import product
 
 import numpy as np
@@ -32,7 +31,7 @@ def rows(seed: int, count: int, tokens: int = 12, distance: float = 1.0) -> tupl
     return target, draft
 
 
-def judged(rule: AcceptanceRule, tokens: int = 4_000, chains: int = 2) -> set[Kind]:
+def judged(rule: AcceptanceRule, tokens: int = 3_000, chains: int = 2) -> set[Kind]:
     """Kinds of fault that the resampled tests find in a rule."""
     made = [rows(seed, 24) for seed in range(chains)]
     chance = np.random.default_rng(1)
@@ -89,7 +88,7 @@ def test_shared_noise_in_a_ratio_test_biases_what_is_emitted(monkeypatch: pytest
         def draft_token(self, row: Row, noise: object, position: int) -> int:
             return noise.choose(Purpose.RESIDUAL, position, row.ids, row.probs)  # type: ignore[attr-defined,no-any-return]
 
-    assert judged(Shared(), 12_000) & {Kind.RESIDUAL, Kind.DISTRIBUTION}
+    assert judged(Shared(), 6_000) & {Kind.RESIDUAL, Kind.DISTRIBUTION}
 
 
 @pytest.mark.parametrize("rule", ["rejection", "block"])
@@ -120,7 +119,10 @@ def test_a_transform_is_uniform_whatever_the_order() -> None:
     probs = np.array([0.5, 0.25, 0.15, 0.1])
     for order in (np.arange(4.0), np.array([2.0, 2.0, 1.0, 5.0])):
         drawn = chance.choice(4, size=20_000, p=probs)
-        values = [integral_transform(probs, order, int(at), float(u)) for at, u in zip(drawn, chance.random(20_000))]
+        values = [
+            integral_transform(probs, order, int(at), float(u))
+            for at, u in zip(drawn, chance.random(20_000), strict=True)
+        ]
         assert abs(np.mean(values) - 0.5) < 0.01
         assert abs(np.var(values) - 1 / 12) < 0.004
 
@@ -151,5 +153,3 @@ def test_total_variation_of_rows_with_other_tokens() -> None:
     q = Row(np.array([2, 3], np.int32), np.array([0.5, 0.5]))
     assert total_variation(p, q) == pytest.approx(0.5)
     assert total_variation(p, p) == 0.0
-
-

@@ -1,0 +1,86 @@
+"""Text files that go with a message: `@path` in what a person writes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from spec_local.errors import UsageError
+
+LARGEST = 1_000_000
+"""Bytes of one attached file; more never fits a context, and is most often a mistake."""
+
+_MENTION = re.compile(r'(?<!\S)@(?:"(?P<quoted>[^"\n]+)"|(?P<bare>[^\s"]+))')
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A text file as it was when the message was sent."""
+
+    name: str
+    """The path as the person wrote it."""
+    text: str
+
+
+def mentions(text: str) -> list[str]:
+    """The paths named as `@path` or `@"path with blanks"`, each once, in order; whether they exist is not looked at."""
+    found = [match["quoted"] or match["bare"] for match in _MENTION.finditer(text)]
+    return list(dict.fromkeys(found))
+
+
+def mention(path: str) -> str:
+    """How a path is written in a message."""
+    return f'@"{path}"' if re.search(r"\s", path) else f"@{path}"
+
+
+def attached(text: str, folder: Path | None = None) -> tuple[Attachment, ...]:
+    """The files that a message mentions; a mention that names no file (an e-mail address, a decorator) is just text.
+
+    Raises:
+        UsageError: A mentioned file is no UTF-8 text, is too large, or cannot be read.
+    """
+    files = []
+    for name in mentions(text):
+        path = (folder or Path.cwd()) / Path(name).expanduser()
+        try:
+            is_file = path.is_file()
+        except (OSError, ValueError):
+            is_file = False
+        if is_file:
+            files.append(read_attachment(path, name))
+    return tuple(files)
+
+
+def read_attachment(path: Path, name: str | None = None) -> Attachment:
+    """Read one file; raises as `attached`."""
+    name = name or str(path)
+    try:
+        size = path.stat().st_size
+        if size > LARGEST:
+            raise UsageError(f"{name} has {size / 1e6:.1f} MB; at most {LARGEST / 1e6:.0f} MB can be attached.")
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{name} cannot be read: {error.strerror or error}.") from error
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{name} is not UTF-8 text: byte 0x{data[error.start]:02x} at offset {error.start}.",
+            "Attach a text file.",
+        ) from None
+    if "\x00" in text:
+        raise UsageError(f"{name} is not a text file.", "Attach a text file.")
+    return Attachment(name, text.replace("\r\n", "\n"))
+
+
+def with_attachments(text: str, files: Iterable[Attachment]) -> str:
+    """What the model reads: the message, then each file in a fence longer than any inside it."""
+    parts = [text]
+    for file in files:
+        longest = max((len(run) for run in re.findall("`{3,}", file.text)), default=2)
+        fence = "`" * (longest + 1)
+        body = file.text if file.text.endswith("\n") else f"{file.text}\n"
+        parts.append(f"{file.name}:\n{fence}\n{body}{fence}")
+    return "\n\n".join(parts)

@@ -1,0 +1,284 @@
+"""A conversation as text: turns, branches, and what of it fits the context.
+
+What a prompt shares with the last one stays in the models' caches by itself: an engine keeps what its slot holds. So
+this module only has to keep prompts stable: it drops old turns seldom and several at once, because dropping one
+changes everything behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spec_local.errors import ContextFullError, UsageError
+from spec_local.sampling.params import Sampling
+from spec_local.session.attachments import Attachment
+from spec_local.session.store import AnswerWriter, Store
+from spec_local.session.store_records import StoredConversation, StoredMessage
+from spec_local.session.template import Message
+
+_TITLE_LENGTH = 60
+Turns = list[Message]
+
+
+class Conversation:
+    """One conversation in a store, seen along one branch. Nothing is written before its first message.
+
+    Args:
+        store: Where it lives.
+        identity: Id of a stored conversation; None for a new one.
+        system: System message of a new one.
+        settings: Sampling values of a new one.
+    """
+
+    def __init__(
+        self, store: Store, identity: int | None = None, *, system: str = "", settings: dict[str, Any] | None = None
+    ) -> None:
+        self.store = store
+        self._system = system
+        self._settings = dict(settings or {})
+        self._stored: StoredConversation | None = None
+        self._messages: dict[int, StoredMessage] = {}
+        self.first_kept: int | None = None
+        """Id of the oldest message that still went into the last prompt; None while all did."""
+        if identity is not None:
+            self._stored = store.conversation(identity)
+            self.refresh()
+
+    # -- what there is ---------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> int | None:
+        """Its id in the store; None before the first message."""
+        return self._stored.id if self._stored else None
+
+    @property
+    def title(self) -> str:
+        """Chosen by the person, or the start of the first message; empty while there is none."""
+        return self._stored.title if self._stored else ""
+
+    @property
+    def system(self) -> str:
+        """The system message; empty for none."""
+        return self._stored.system if self._stored else self._system
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Sampling values the person set for this conversation."""
+        return dict(self._stored.settings if self._stored else self._settings)
+
+    @property
+    def head(self) -> int | None:
+        """Id of the last message of the branch in view."""
+        return self._stored.head if self._stored else None
+
+    def path(self, end: int | None = None) -> list[StoredMessage]:
+        """The messages from the first one to `end` (None: the head)."""
+        found = []
+        at = self.head if end is None else end
+        while at is not None and at in self._messages:
+            found.append(self._messages[at])
+            at = self._messages[at].parent
+        return found[::-1]
+
+    def tree(self) -> list[int]:
+        """All messages of all branches, in order of writing."""
+        return sorted(self._messages)
+
+    def message(self, identity: int) -> StoredMessage:
+        """One message of the tree."""
+        return self._messages[identity]
+
+    def siblings(self, identity: int) -> list[int]:
+        """The branches at this message, itself among them, in order of writing."""
+        message = self._messages[identity]
+        return [m.id for m in self._messages.values() if m.parent == message.parent and m.role == message.role]
+
+    def children(self, identity: int) -> list[int]:
+        """The messages that follow this one, in order of writing."""
+        return [m.id for m in self._messages.values() if m.parent == identity]
+
+    def turns(self, end: int | None = None) -> list[StoredMessage]:
+        """What a prompt up to `end` is made of: roles alternate, beginning with the person.
+
+        A question that was never answered has no place before another one, nor has an answer that failed without a
+        word: whoever asks again starts anew from before it (see `ask`).
+        """
+        found: list[StoredMessage] = []
+        for message in self.path(end):
+            if found and found[-1].role == message.role == "user":
+                found.pop()
+            found.append(message)
+        return found
+
+    def refresh(self) -> None:
+        """Read the conversation again: another program may have written to it."""
+        if self._stored is not None:
+            self._stored = self.store.conversation(self._stored.id)
+            self._messages = {m.id: m for m in self.store.messages(self._stored.id)}
+
+    # -- what a person does ----------------------------------------------------------------------------------------
+
+    def ask(self, text: str, attachments: Sequence[Attachment] = ()) -> StoredMessage:
+        """Add a message at the head; it takes the place of a question there that has no answer, as another branch."""
+        parent = self.head
+        while parent is not None and self._messages[parent].role == "user":
+            parent = self._messages[parent].parent
+        return self._add_question(parent, text, attachments)
+
+    def edit(self, identity: int, text: str, attachments: Sequence[Attachment] = ()) -> StoredMessage:
+        """Write another version of a message of the person's, as a new branch; the old one stays beside it."""
+        old = self._messages[identity]
+        if old.role != "user":
+            raise UsageError("Only your own messages can be edited.")
+        return self._add_question(old.parent, text, attachments)
+
+    def begin_answer(self, question: int) -> AnswerWriter:
+        """Start an answer to a message; one that is there already stays beside it as another branch."""
+        assert self._stored is not None and self._messages[question].role == "user"
+        writer = self.store.begin_answer(self._stored.id, question)
+        self.refresh()
+        return writer
+
+    def switch(self, identity: int) -> None:
+        """View the branch of this message, down to what was written last below it."""
+        at = identity
+        children: dict[int | None, list[int]] = {}
+        for message in self._messages.values():
+            children.setdefault(message.parent, []).append(message.id)
+        while at in children:
+            at = max(children[at])
+        self._change(head=at)
+
+    def rewind(self, identity: int) -> None:
+        """View the branch only up to this message, for another one to follow it."""
+        self._change(head=identity)
+
+    def undo(self) -> str:
+        """Step back to before the last question; the rest stays as a branch. Returns the question's text."""
+        last = next((m for m in reversed(self.path()) if m.role == "user"), None)
+        if last is None:
+            raise UsageError("There is no message to take back.")
+        self._change(head=last.parent)
+        return last.text
+
+    def withdraw(self, question: int) -> None:
+        """Remove a question that was refused or stopped before an answer began, with what hangs on it."""
+        self.store.delete_message(question)
+        self.refresh()
+
+    def rename(self, title: str) -> None:
+        """Give it a title of the person's choice."""
+        self._change(title=" ".join(title.split())[:200])
+
+    def set_system(self, text: str) -> None:
+        """Change the system message, from the next answer on."""
+        self._change(system=text)
+
+    def set_sampling(self, name: str, value: Any) -> None:
+        """Set one sampling value (None: back to the default). Raises `UsageError` where it cannot be."""
+        settings = {k: v for k, v in self.settings.items() if k != name}
+        if value is not None:
+            settings[name] = value
+        elif name not in Sampling.model_fields:
+            Sampling.parse({name: None})
+        Sampling.parse(settings)
+        self._change(settings=settings)
+
+    def sampling(self, base: Sampling | None = None) -> Sampling:
+        """Its sampling: what the person set, over `base`."""
+        values = (base or Sampling()).model_dump(include=(base or Sampling()).model_fields_set)
+        return Sampling.parse({**values, **self.settings})
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def _add_question(self, parent: int | None, text: str, attachments: Sequence[Attachment]) -> StoredMessage:
+        if self._stored is None:
+            self._stored = self.store.create(self._system, self._settings)
+        message = self.store.add_question(self._stored.id, parent, text, attachments)
+        if not self._stored.title:
+            self.store.change(self._stored.id, title=title_of(text))
+        self.refresh()
+        return message
+
+    def _change(self, **values: Any) -> None:
+        if self._stored is None:
+            if "title" in values or "head" in values:
+                self._stored = self.store.create(self._system, self._settings)
+            else:
+                self._system = values.get("system", self._system)
+                self._settings = values.get("settings", self._settings)
+                return
+        self.store.change(self._stored.id, **values)
+        self.refresh()
+
+
+def title_of(text: str) -> str:
+    """The first line of a message, cut at a word."""
+    line = next((" ".join(line.split()) for line in text.splitlines() if line.strip()), "")
+    if len(line) <= _TITLE_LENGTH:
+        return line
+    cut = line[:_TITLE_LENGTH].rpartition(" ")[0]
+    return f"{cut or line[:_TITLE_LENGTH]}…"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The part of a conversation that goes into a prompt."""
+
+    first: int
+    """Index of the first turn that is kept; the ones before it were dropped."""
+    tokens: int
+    """Length of the prompt."""
+
+
+def fit(
+    turns: Sequence[StoredMessage],
+    count: Callable[[Turns], int],
+    n_ctx: int,
+    reserve: int,
+    first: int = 0,
+) -> Window:
+    """Choose the newest turns that leave room for an answer; the last question is always among them.
+
+    Where turns must go, the oldest questions go with their answers until half of the context is free, so that the
+    following prompts can grow at their end, behind a prefix the caches know, instead of losing one turn each.
+
+    Args:
+        turns: Alternating, a question last.
+        count: Tokens of a prompt made of these turns, template and system message included.
+        n_ctx: Tokens a context holds.
+        reserve: Tokens to leave for the answer.
+        first: Turns dropped before, which stay dropped.
+
+    Raises:
+        ContextFullError: The last question alone is too long; the message says how long it is.
+    """
+    messages = [Message(role=turn.role, content=turn.prompt_text) for turn in turns]
+    starts = [i for i, turn in enumerate(turns) if turn.role == "user"]
+    first = max((i for i in starts if i <= first), default=0)
+    tokens = count(messages[first:])
+    if tokens + reserve <= n_ctx:
+        return Window(first, tokens)
+    fitting: Window | None = None
+    for start in [i for i in starts if i > first]:
+        tokens = count(messages[start:])
+        if tokens + reserve <= n_ctx:
+            fitting = fitting or Window(start, tokens)
+            if tokens <= n_ctx // 2:
+                return Window(start, tokens)
+    if fitting is not None:
+        return fitting
+    if tokens > n_ctx - min(reserve, n_ctx // 8) - 1:
+        raise ContextFullError(
+            f"This message is too long: its prompt would be {tokens} tokens, and the context holds {n_ctx}, "
+            "the answer included.",
+            "Shorten it, or start with a larger --n-ctx.",
+        )
+    return Window(starts[-1], tokens)
+
+
+def reserve_for(n_ctx: int, max_tokens: int | None) -> int:
+    """Tokens to leave for an answer: what was asked for, at most a quarter of the context."""
+    return min(n_ctx // 4, max_tokens if max_tokens is not None else n_ctx)

@@ -1,0 +1,103 @@
+"""What the commands about models, sampling and speculation do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from spec_local.errors import UsageError
+from spec_local.sampling.params import Sampling
+
+if TYPE_CHECKING:
+    from spec_local.ui.app import ChatApp
+
+
+async def compare(app: ChatApp, _: str) -> None:
+    """Run the last answer the other way."""
+    await app.dialogue.compare()
+
+
+def sampling_names(_: ChatApp) -> Sequence[str]:
+    """Names that /set knows."""
+    return tuple(Sampling.model_fields)
+
+
+def set_sampling(app: ChatApp, text: str) -> None:
+    """Set one value, or list all with where each comes from."""
+    conversation = app.dialogue.conversation
+    name, _, value = text.partition(" ")
+    name = name.replace("-", "_")
+    if not name:
+        app.transcript.note(_table(app))
+        return
+    if not value.strip():
+        raise UsageError(f"/set {name} takes a value.", "/set alone shows all values.")
+    conversation.set_sampling(name, _value(name, value.strip()))
+    app.transcript.note(f"{name} = {conversation.settings[name]} from the next answer on")
+
+
+def unset_sampling(app: ChatApp, name: str) -> None:
+    """Put one value back."""
+    app.dialogue.conversation.set_sampling(name.replace("-", "_"), None)
+    app.transcript.note(f"{name} is back to its default.")
+
+
+def _value(name: str, text: str) -> Any:
+    """A value as JSON where it is JSON; text for stop strings, a list for several."""
+    if name == "stop" and not text.startswith("["):
+        return [text]
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _table(app: ChatApp) -> str:
+    dialogue = app.dialogue
+    sampling = dialogue.conversation.sampling(dialogue.base)
+    facts = dialogue.facts
+    rows = []
+    for name in Sampling.model_fields:
+        value, origin = getattr(sampling, name), "default"
+        if name in dialogue.conversation.settings:
+            origin = "set here"
+        elif name in dialogue.base.model_fields_set:
+            origin = "command line or configuration"
+        elif facts is not None and name in facts.sampling_origins:
+            value, origin = getattr(facts.sampling, name), facts.sampling_origins[name]
+        shown = (
+            "drawn for each answer" if name == "seed" and value is None else "–" if value in (None, (), {}) else value
+        )
+        rows.append(f"{name:<18} {shown!s:<10} {origin}")
+    return "\n".join(rows)
+
+
+def pick(app: ChatApp, name: str) -> None:
+    """Choose target and draft, or load a target by name with the draft that goes with it."""
+    if not name:
+        app.pick_model()
+        return
+    options = app.options.model_copy(update={"target": name, "pair": None, "draft": "auto"})
+    app.dialogue.load(options)
+
+
+def pull(app: ChatApp, name: str) -> None:
+    """Fetch a model."""
+    app.dialogue.pull(name)
+
+
+def pullable(_: ChatApp) -> Sequence[str]:
+    """Names that /pull knows."""
+    from spec_local.models_manifest import load_catalogue
+
+    catalogue = load_catalogue()
+    return [*(pair.name for pair in catalogue.pairs), *(model.name for model in catalogue.models)]
+
+
+def speculation(app: ChatApp, state: str) -> None:
+    """Switch speculation for the next answer."""
+    if state not in ("", "on", "off"):
+        raise UsageError("/speculation takes on or off.")
+    app.dialogue.next_on = not app.dialogue.next_on if not state else state == "on"
+    app.refresh_state()

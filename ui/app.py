@@ -1,0 +1,497 @@
+"""The chat application: the screen around a `Dialogue`, and the keys that reach it."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Iterable, Sequence
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual import events as textual_events
+from textual.app import App, ComposeResult, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.message import Message
+from textual.screen import Screen
+from textual.timer import Timer
+
+from spec_local.errors import SpecLocalError
+from spec_local.sampling.params import Sampling
+from spec_local.session.options import EngineOptions
+from spec_local.session.store import IN_MEMORY, Store
+from spec_local.session.store_records import Found, StoredMessage
+from spec_local.ui.commands import COMMANDS, Command, parse
+from spec_local.ui.completion import CompletionList, candidates
+from spec_local.ui.composer import Composer
+from spec_local.ui.dialogs import ConversationPicker, KeysPanel, Question, SystemEditor
+from spec_local.ui.dialogue import Dialogue
+from spec_local.ui.events import WorkerEvent
+from spec_local.ui.figures import TurnFigures
+from spec_local.ui.speculation_panel import SpeculationPanel
+from spec_local.ui.status import StatusLine, TitleLine
+from spec_local.ui.transcript import EmptyState, Legend, Offer, Transcript
+from spec_local.ui.turn_view import TurnView
+from spec_local.ui.worker import EngineWorker, Loader, Puller, load_engine, pull_model
+
+if TYPE_CHECKING:
+    from spec_local.ui.model_picker import Choice
+
+PANEL_WIDTH_FROM = 100
+"""Columns from which the panel is shown unless a person hides it."""
+_PANEL_S = 0.2
+_PANEL_SHARE = 25
+"""Working out the panel's figures is followed by a pause of this many times what it took."""
+_TWICE_S = 2.0
+
+
+class FromWorker(Message):
+    """An event of the engine's thread."""
+
+    def __init__(self, event: WorkerEvent) -> None:
+        super().__init__()
+        self.event = event
+
+
+def _bindings() -> list[BindingType]:
+    """Keys from the registry."""
+    made: list[BindingType] = [
+        Binding(key, f"run_command('{command.name}')", command.summary, show=False, priority=key != "escape")
+        for command in COMMANDS
+        for key in command.keys
+    ]
+    for key, action in (("up", "step(-1)"), ("down", "step(1)"), ("left", "version(-1)"), ("right", "version(1)")):
+        made.append(Binding(key, action, show=False))
+    made += [
+        Binding(key, f"run_command('{command.name}')", show=False)
+        for command in COMMANDS
+        for key in command.message_keys
+    ]
+    made.append(Binding("enter", "unfold", show=False))
+    made.append(Binding("ctrl+c", "interrupt", show=False, priority=False))
+    return made
+
+
+class ChatApp(App[int]):
+    """See the module.
+
+    Args:
+        options: What to load.
+        sampling: Sampling from the command line and the configuration.
+        store: Where conversations are kept.
+        system: System message of new conversations.
+        resume: Id of the conversation to go on with.
+        warning: What to say at the start, such as that nothing will be saved.
+        loader: Makes engines.
+        puller: Fetches models.
+    """
+
+    CSS_PATH = "app.tcss"
+    TITLE = "spec-local"
+    BINDINGS: ClassVar[list[BindingType]] = _bindings()
+    PAUSE_GC_ON_SCROLL = True
+    COMMAND_PALETTE_BINDING = "ctrl+p"
+
+    def __init__(
+        self,
+        options: EngineOptions,
+        sampling: Sampling | None = None,
+        store: Store | None = None,
+        *,
+        system: str = "",
+        resume: int | None = None,
+        warning: SpecLocalError | None = None,
+        loader: Loader = load_engine,
+        puller: Puller = pull_model,
+    ) -> None:
+        super().__init__()
+        self.title_line = TitleLine(id="title")
+        self.legend = Legend(id="legend")
+        self.transcript = Transcript(id="transcript")
+        self.completions = CompletionList(id="completions")
+        self.composer = Composer(id="composer")
+        self.panel = SpeculationPanel(id="panel")
+        self.status_line = StatusLine(id="status")
+        self.options = options
+        self._resume = resume
+        self._warning = warning
+        self.worker = EngineWorker(lambda event: self.post_message(FromWorker(event)), loader, puller)
+        self.dialogue = Dialogue(self, store or Store(IN_MEMORY), self.worker, sampling or Sampling(), system)
+        self._panel_wanted: bool | None = None
+        """What the person chose; None: as the width suggests."""
+        self._editing: int | None = None
+        """Message whose new version is in the input."""
+        self._interrupted = -_TWICE_S
+        self._panel_timer: Timer | None = None
+        self._panel_due = 0.0
+        self._figures: TurnFigures | None = None
+
+    def compose(self) -> ComposeResult:
+        yield self.title_line
+        with Horizontal(id="body"):
+            with Vertical(id="main"):
+                yield self.legend
+                yield self.transcript
+                yield self.completions
+                yield self.composer
+            yield self.panel
+        yield self.status_line
+
+    def on_mount(self) -> None:
+        self.composer.focus()
+        self.composer.set_history(self.dialogue.store.prompts())
+        self._arrange(self.size.width, self.size.height)
+        self.set_interval(2.0, self._measure_memory)
+        self._on_signals()
+        self.refresh_state()
+        # The models come after the first paint: a person sees the screen at once.
+        self.call_after_refresh(self._begin)
+
+    async def _begin(self) -> None:
+        self.worker.start()
+        if self._warning is not None:
+            self.transcript.complain(self._warning)
+        if self._resume is not None:
+            await self.dialogue.open(self._resume)
+        self.dialogue.load(self.options)
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    @property
+    def chosen(self) -> StoredMessage | None:
+        """The message chosen with the keys."""
+        return self.focused.message if isinstance(self.focused, TurnView) else None
+
+    # -- what the dialogue asks for ----------------------------------------------------------------------------------
+
+    def refresh_state(self) -> None:
+        dialogue = self.dialogue
+        self.title_line.show(dialogue.conversation.title, dialogue.facts, dialogue.loading)
+        live = dialogue.current
+        self.status_line.show(
+            figures=self._figures,
+            panel=self.panel.display,
+            next_on=dialogue.next_on,
+            busy=live is not None,
+            doing=dialogue.loading,
+            queued=dialogue.queued is not None,
+            editing=self._editing is not None,
+        )
+        for empty in self.transcript.query(EmptyState):
+            empty.loaded = dialogue.facts.title if dialogue.facts else dialogue.loading
+        if self.panel.next_on != dialogue.next_on:
+            self.panel.next_on = dialogue.next_on
+            self.panel.changed()
+
+    def show_figures(self, figures: TurnFigures | None) -> None:
+        self._figures = figures
+        if self._panel_timer is None:
+            wait = max(0.0, self._panel_due - time.monotonic())
+            if wait and figures is not None and figures.rounds:
+                self._panel_timer = self.set_timer(wait, self._draw_panel)
+            else:
+                self._draw_panel()
+
+    def _draw_panel(self) -> None:
+        self._panel_timer = None
+        begin = time.monotonic()
+        if self._figures is not None:
+            self._figures.statistics  # noqa: B018 - worked out here once, for panel and status line
+        if self.panel.display:
+            self.panel.show(self._figures)
+        self.refresh_state()
+        took = time.monotonic() - begin
+        self._panel_due = time.monotonic() + max(_PANEL_S, _PANEL_SHARE * took)
+
+    def give_back(self, text: str) -> None:
+        if self.composer.text.strip():
+            self.transcript.note(f"This was not sent:\n{text}", kind="warning")
+        else:
+            self.composer.load_whole(text)
+
+    def pick_model(self) -> None:
+        from spec_local.ui.model_picker import ModelPicker
+
+        def chosen(choice: Choice | None) -> None:
+            if choice is not None:
+                update = {"target": choice.target, "draft": choice.draft, "pair": choice.pair}
+                self.options = self.options.model_copy(update=update)
+                self.dialogue.load(self.options)
+
+        self.push_screen(ModelPicker(), chosen)
+
+    # -- what commands ask for -----------------------------------------------------------------------------------------
+
+    def flash(self, text: str) -> None:
+        """Say something small and passing in the status line."""
+        self.status_line.flash(text)
+
+    def put_on_clipboard(self, text: str) -> None:
+        """Through the terminal (OSC 52) and, where it is installed and works, the system's own clipboard."""
+        self.copy_to_clipboard(text)
+        with contextlib.suppress(Exception):  # no clipboard here: the terminal has it, or nothing does
+            import pyperclip
+
+            pyperclip.copy(text)
+
+    def ask(self, text: str, answers: Sequence[tuple[str, Callable[[], Any]]]) -> None:
+        """Ask a question in a dialog; closing it does nothing."""
+
+        def answered(index: int | None) -> None:
+            if index is not None:
+                self.run_worker(self._done(answers[index][1]()))
+
+        self.push_screen(Question(text, [label for label, _ in answers]), answered)
+
+    def begin_edit(self, message: StoredMessage) -> None:
+        """Put a message into the input to write another version of it."""
+        self._editing = message.id
+        self.composer.load_whole(message.text)
+        self.composer.focus()
+        self.refresh_state()
+
+    def edit_system(self) -> None:
+        """Edit the system message in a dialog."""
+        from spec_local.ui.actions_chat import set_system
+
+        def saved(text: str | None) -> None:
+            if text is not None and text != self.dialogue.conversation.system:
+                set_system(self, text)
+
+        self.push_screen(SystemEditor(self.dialogue.conversation.system), saved)
+
+    def pick_conversation(self, text: str) -> None:
+        """Choose an earlier conversation in a dialog."""
+
+        def chosen(found: Found | None) -> None:
+            if found is not None:
+                self.run_worker(self._done(self.dialogue.open(found.id, found.message)))
+
+        self.push_screen(ConversationPicker(self.dialogue.store, text), chosen)
+
+    def toggle_panel(self) -> None:
+        """Show or hide the panel."""
+        self._panel_wanted = not self.panel.display
+        self._arrange(self.size.width, self.size.height)
+
+    def toggle_provenance(self) -> None:
+        """Colour tokens by their origin, or not."""
+        shown = not self.transcript.show_provenance
+        self.transcript.show_provenance = shown
+        self.legend.display = shown
+
+    def show_keys(self) -> None:
+        """Show the keys panel."""
+        self.push_screen(KeysPanel())
+
+    def choose_message(self, index: int) -> None:
+        """Move the keys to a message."""
+        turns = self.transcript.turns
+        if turns:
+            turns[index].focus()
+
+    def choose_at(self, index: int | None) -> None:
+        """The same, where there is an index."""
+        if index is not None and index < len(self.transcript.turns):
+            self.call_after_refresh(self.choose_message, index)
+
+    def on_descendant_focus(self, event: textual_events.DescendantFocus) -> None:
+        """The panel shows the figures of the chosen answer; else those of the answer under way, or of the last one."""
+        if isinstance(event.widget, TurnView) and event.widget.message.role == "assistant":
+            self.show_figures(event.widget.figures)
+        elif event.widget is self.composer:
+            live = self.dialogue.current
+            answers = [view for view in self.transcript.turns if view.message.role == "assistant"]
+            last = answers[-1].figures if answers else None
+            self.show_figures(last if live is None else live.figures)
+
+    # -- commands and keys -------------------------------------------------------------------------------------------
+
+    async def perform(self, command: Command, argument: str = "") -> bool:
+        """Do a command; an error becomes a message in the transcript. False for an error."""
+        try:
+            await self._done(command.action(self, argument))
+        except SpecLocalError as error:
+            self.transcript.complain(error)
+            return False
+        return True
+
+    @staticmethod
+    async def _done(result: Any) -> None:
+        if isawaitable(result):
+            await result
+
+    async def action_run_command(self, name: str) -> None:
+        """A key of the registry."""
+        from spec_local.ui.commands import BY_NAME
+
+        await self.perform(BY_NAME[name])
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys without a modifier act on a chosen message only; dialogs have their own keys."""
+        if len(self.screen_stack) > 1 and action in ("run_command", "step", "version", "unfold"):
+            return False
+        if action in ("step", "version", "unfold"):
+            return isinstance(self.focused, TurnView)
+        return True
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """The palette: every command that makes sense without an argument."""
+        for command in COMMANDS:
+            if not command.needs_argument:
+                title = f"/{command.name}"
+                yield SystemCommand(
+                    title, command.summary, lambda command=command: self.run_worker(self.perform(command))
+                )
+
+    def action_step(self, step: int) -> None:
+        """Previous or next message; below the last one is the input."""
+        turns = self.transcript.turns
+        at = turns.index(self.focused) + step if self.focused in turns else len(turns)
+        if at >= len(turns):
+            self.composer.focus()
+            self.transcript.follow()
+        elif at >= 0:
+            turns[at].focus()
+
+    async def action_version(self, step: int) -> None:
+        """Another version of the chosen message."""
+        from spec_local.ui.actions_chat import switch
+
+        try:
+            await switch(self, step)
+        except SpecLocalError as error:
+            self.flash(error.message)
+
+    def action_unfold(self) -> None:
+        """Show all of a long message."""
+        if isinstance(self.focused, TurnView):
+            self.focused.unfolded = not self.focused.unfolded
+            self.focused.changed()
+
+    async def action_interrupt(self) -> None:
+        """Ctrl+C: copy a selection, else stop what runs, else leave at the second time."""
+        selected = self.screen.get_selected_text() or (self.composer.selected_text if self.composer.has_focus else "")
+        if selected:
+            self.put_on_clipboard(selected)
+            self.screen.clear_selection()
+            return
+        if self.dialogue.stop():
+            return
+        if time.monotonic() - self._interrupted < _TWICE_S:
+            await self.action_quit()
+            return
+        self._interrupted = time.monotonic()
+        self.flash("Ctrl+C again leaves.")
+
+    # -- the input -----------------------------------------------------------------------------------------------------
+
+    async def on_composer_submitted(self, event: Composer.Submitted) -> None:
+        text = event.text
+        if not text.strip():
+            return
+        try:
+            command = parse(text)
+            if command is not None:
+                self.composer.clear_all()
+                self._end_edit()
+                if not await self.perform(*command) and not self.composer.text:
+                    self.composer.load_whole(text)
+                return
+            if self._editing is not None:
+                message, self._editing = self._editing, None
+                await self.dialogue.edit(message, text)
+                self.composer.clear_all()
+            elif await self.dialogue.send(text):
+                self.composer.clear_all()
+            else:
+                self.flash("One message waits already; this one stays here.")
+        except SpecLocalError as error:
+            self.transcript.complain(error)
+        self.composer.set_history(self.dialogue.store.prompts())
+        self.transcript.follow()
+        self.refresh_state()
+
+    def _end_edit(self) -> None:
+        self._editing = None
+
+    def on_composer_edited(self) -> None:
+        if self._editing is not None and not self.composer.text:
+            self._end_edit()
+            self.refresh_state()
+        found = candidates(self, self.composer.before_cursor(), self.composer.text) if self.composer.has_focus else []
+        self.completions.offer(found)
+        self.composer.completing = bool(found)
+
+    def on_composer_steered(self, event: Composer.Steered) -> None:
+        completions = self.completions
+        if event.key == "pageup":
+            self.transcript.release_anchor()
+            self.transcript.scroll_page_up(animate=False)
+        elif event.key == "pagedown":
+            self.transcript.scroll_page_down(animate=False)
+        elif event.key in ("up", "down"):
+            completions.move(-1 if event.key == "up" else 1)
+        elif event.key == "escape":
+            completions.offer([])
+            self.composer.completing = False
+        elif (candidate := completions.chosen) is not None:
+            send = event.key == "enter" and candidate.text.strip() == self.composer.text.strip()
+            if send:
+                completions.offer([])
+                self.composer.completing = False
+                self.composer.post_message(Composer.Submitted(self.composer.whole_text))
+            else:
+                self.composer.complete(candidate.length, candidate.text)
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    async def on_offer_chosen(self, message: Offer.Chosen) -> None:
+        try:
+            await self._done(message.act())
+        except SpecLocalError as error:
+            self.transcript.complain(error)
+        self.composer.focus()
+
+    async def on_from_worker(self, message: FromWorker) -> None:
+        if self.is_running:
+            await self.dialogue.handle(message.event)
+
+    def on_resize(self, event: textual_events.Resize) -> None:
+        self._arrange(event.size.width, event.size.height)
+
+    def _arrange(self, width: int, height: int) -> None:
+        """What fits at this size."""
+        wanted = width >= PANEL_WIDTH_FROM if self._panel_wanted is None else self._panel_wanted
+        self.panel.display = wanted and width >= 60
+        self.panel.show(self._figures)
+        base = self.screen_stack[0]
+        base.set_class(height < 12, "-low")
+        base.set_class(height < 6, "-lowest")
+        base.set_class(width < 40, "-narrow")
+        self.refresh_state()
+
+    def _measure_memory(self) -> None:
+        if self.panel.display:
+            import psutil
+
+            before, self.panel.memory = self.panel.memory, psutil.Process().memory_info().rss
+            if self.dialogue.current is None and abs(self.panel.memory - (before or 0)) > 5e6:
+                self.panel.changed()
+
+    def _on_signals(self) -> None:
+        """Leave in order when asked to from outside, so that the terminal is as it was."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        for name in ("SIGTERM", "SIGHUP", "SIGINT"):
+            number = getattr(signal, name, None)
+            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # Windows; not the main thread
+                if number is not None:
+                    loop.add_signal_handler(number, self.exit, 128 + int(number))
+
+    async def on_unmount(self) -> None:
+        """Stop and join the engine's thread; what it has of an answer is stored."""
+        self.worker.close()
+        self.dialogue.store.close()

@@ -1,0 +1,197 @@
+"""The modal screens: conversations, models, the system message, a question, and the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList, TextArea
+from textual.widgets.option_list import Option
+
+from spec_local.ui.commands import COMMANDS, GROUPS, shown_key
+from spec_local.ui.lines_view import LinesView
+from spec_local.ui.markdown_render import visible
+
+if TYPE_CHECKING:
+    from spec_local.session.store import Store
+    from spec_local.session.store_records import Found
+
+FAINT = "$foreground 55%"
+
+
+class Hint(LinesView):
+    """One faint line."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(classes="hint")
+        self._text = text
+
+    def build(self, width: int) -> Sequence[Content]:
+        return [Content.styled(self._text, FAINT).truncate(width, ellipsis=True)]
+
+
+class ConversationPicker(ModalScreen["Found | None"]):
+    """Earlier conversations, narrowed by what is typed, in titles and messages."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape", "dismiss", "Close")]
+
+    def __init__(self, store: Store, text: str = "") -> None:
+        super().__init__()
+        self._store = store
+        self._text = text
+        self._found: list[Found] = []
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog -tall"):
+            yield Input(self._text, placeholder="Search conversations", compact=True)
+            yield OptionList(compact=True)
+            yield Hint("Enter opens · ↑ ↓ choose · Esc closes")
+
+    def on_mount(self) -> None:
+        self._search(self._text)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self._search(event.value)
+
+    def _search(self, text: str) -> None:
+        self._found = self._store.find(text)
+        options = self.query_one(OptionList)
+        options.clear_options()
+        options.add_options([Option(_conversation_line(found)) for found in self._found])
+        if self._found:
+            options.highlighted = 0
+        else:
+            nothing = "Nothing is found." if text.strip() else "There is no conversation yet."
+            options.add_option(Option(Content.styled(nothing, FAINT), disabled=True))
+
+    def on_key(self, event: events.Key) -> None:
+        options = self.query_one(OptionList)
+        if event.key in ("down", "up") and isinstance(self.focused, Input):
+            (options.action_cursor_down if event.key == "down" else options.action_cursor_up)()
+            event.stop()
+
+    @on(Input.Submitted)
+    def _open(self) -> None:
+        at = self.query_one(OptionList).highlighted
+        if at is not None and at < len(self._found):
+            self.dismiss(self._found[at])
+
+    @on(OptionList.OptionSelected)
+    def _open_option(self, event: OptionList.OptionSelected) -> None:
+        if event.option_index < len(self._found):
+            self.dismiss(self._found[event.option_index])
+
+
+def _conversation_line(found: Found) -> Content:
+    when = datetime.fromtimestamp(found.updated).strftime("%Y-%m-%d %H:%M")
+    count = f"{found.messages} message{'s' if found.messages != 1 else ''}"
+    line = Content.assemble(visible(found.title or "Untitled"), "\n", (f"{when} · {count}", FAINT))
+    return line + Content.styled(f"\n{visible(found.snippet)}", "$text-accent") if found.snippet else line
+
+
+class Question(ModalScreen[int | None]):
+    """A question with a few answers; the first one is chosen at first. Dismissed with the answer's index."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape", "dismiss", "Close")]
+
+    def __init__(self, text: str, answers: Sequence[str]) -> None:
+        super().__init__()
+        self._text = text
+        self._answers = answers
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Heading(self._text)
+            yield OptionList(*(Option(Content(answer)) for answer in self._answers), compact=True)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(event.option_index)
+
+
+class Heading(LinesView):
+    """A line or two of text above a dialog's contents."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(classes="heading")
+        self._text = text
+
+    def build(self, width: int) -> Sequence[Content]:
+        return Content.styled(visible(self._text), "bold").wrap(width)
+
+
+class SystemEditor(ModalScreen["str | None"]):
+    """Edits the system message."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape", "dismiss", "Close"), ("ctrl+s", "save", "Save")]
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog -tall"):
+            yield Heading("System message")
+            yield TextArea(self._text, soft_wrap=True, compact=True)
+            yield Hint("Ctrl+S saves · Esc leaves it as it was")
+
+    def action_save(self) -> None:
+        """Take the text over."""
+        self.dismiss(self.query_one(TextArea).text.strip())
+
+
+class KeysPanel(ModalScreen[None]):
+    """Every key and command, from the registry."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape,f1,q", "dismiss", "Close")]
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog -tall"):
+            with VerticalScroll(can_focus=True):
+                yield KeysList()
+            yield Hint("↑ ↓ scroll · Esc closes")
+
+
+WRITING = (
+    ("Enter", "send"),
+    ("Ctrl+J, Shift+Enter", "new line"),
+    ("↑ ↓", "what was sent before (at the first and last line)"),
+    ("Tab", "complete a command or an @path"),
+    ("PgUp PgDn", "scroll the conversation"),
+    ("Ctrl+P", "command palette"),
+    ("Ctrl+C", "copy what is selected; stop an answer; twice: leave"),
+)
+CHOOSING = (("↑ ↓", "previous and next message"), ("← →", "other versions of it"), ("Enter", "unfold it"))
+
+
+class KeysList(LinesView):
+    """The table of keys."""
+
+    def build(self, width: int) -> Sequence[Content]:
+        lines: list[Content] = []
+
+        def section(title: str, rows: Sequence[tuple[str, str]]) -> None:
+            if lines:
+                lines.append(Content())
+            lines.append(Content.styled(title, "bold $text-primary"))
+            for left, right in rows:
+                pieces = Content(right).wrap(max(1, width - 26)) or [Content()]
+                lines.append(Content.styled(left.ljust(25) + " ", "$text-accent").truncate(26) + pieces[0])
+                lines.extend(Content(" " * 26) + piece for piece in pieces[1:])
+
+        section("Writing", WRITING)
+        for group, title in GROUPS.items():
+            rows = []
+            for command in (c for c in COMMANDS if c.group == group):
+                keys = ", ".join(shown_key(key) for key in command.keys)
+                rows.append((f"/{command.name}" + (f"  {keys}" if keys else ""), command.summary))
+            section(title, rows)
+        chosen = [(key, c.summary) for c in COMMANDS for key in c.message_keys]
+        section("While a message is chosen", [*CHOOSING, *chosen])
+        return lines

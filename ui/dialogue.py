@@ -1,0 +1,516 @@
+"""What goes on between a person and a model: the state of the chat, without its looks.
+
+Commands come in from the application, events from the engine's thread. Both run in the application's own task, one
+after the other, so the state here needs no locks. At most one answer is under way; whatever would start another one
+stops it or waits for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from spec_local.errors import ModelError, SpecLocalError, UsageError
+from spec_local.sampling.params import Sampling
+from spec_local.session.attachments import attached
+from spec_local.session.conversation import Conversation
+from spec_local.session.store_records import StoredMessage
+from spec_local.ui import events
+from spec_local.ui.comparison import Comparison
+from spec_local.ui.figures import TurnFigures, megabytes
+from spec_local.ui.transcript import SHOWN_AT_FIRST, Notice, Offer, Transcript
+from spec_local.ui.turn_view import TurnView
+from spec_local.ui.worker import Answer, EngineWorker, Job, Load, Pull
+
+if TYPE_CHECKING:
+    from spec_local.session.options import EngineOptions
+    from spec_local.session.store import Store
+
+
+class Stage(Protocol):
+    """What the dialogue asks of the application."""
+
+    transcript: Transcript
+
+    def refresh_state(self) -> None:
+        """Title, status line and panel may be out of date."""
+
+    def show_figures(self, figures: TurnFigures | None) -> None:
+        """Show these figures in the panel, now or a little later."""
+
+    def give_back(self, text: str) -> None:
+        """Put a text into the input, unless something stands there."""
+
+    def pick_model(self) -> None:
+        """Let the person choose a model."""
+
+
+@dataclass(slots=True)
+class Live:
+    """An answer under way."""
+
+    job: Answer
+    question: int
+    figures: TurnFigures
+    view: TurnView | None
+    """None for a comparison."""
+    conversation: Conversation
+    started: float
+    comparison: Comparison | None = None
+    notice: Notice | None = None
+    """Where a comparison reports."""
+
+
+class Dialogue:
+    """See the module.
+
+    Args:
+        stage: The application.
+        store: Where conversations live.
+        worker: The engine's thread.
+        base: Sampling from the command line and the configuration.
+        system: System message of new conversations.
+    """
+
+    def __init__(self, stage: Stage, store: Store, worker: EngineWorker, base: Sampling, system: str = "") -> None:
+        self._stage = stage
+        self.store = store
+        self.worker = worker
+        self.base = base
+        self._system = system
+        self.conversation = Conversation(store, system=system)
+        self.facts: events.EngineFacts | None = None
+        """What is loaded; None while nothing is."""
+        self.options: EngineOptions | None = None
+        """What was asked to be loaded last."""
+        self.loading = ""
+        """What is going on before there is an engine; empty otherwise."""
+        self.next_on = True
+        """Whether the next turn speculates."""
+        self.queued: str | None = None
+        """A message that waits for the answer under way, or for the model."""
+        self._live: dict[int, Live] = {}
+        self._numbers = itertools.count(-1, -1)
+        self._said: set[str] = set()
+        self._pulling: Notice | None = None
+        self._job: Job | None = None
+
+    @property
+    def current(self) -> Live | None:
+        """The answer under way in the conversation in view."""
+        return next((live for live in self._live.values() if live.conversation is self.conversation), None)
+
+    @property
+    def busy(self) -> bool:
+        """Something runs that Esc can stop."""
+        return bool(self._live) or self._job is not None
+
+    # -- models ----------------------------------------------------------------------------------------------------
+
+    def load(self, options: EngineOptions) -> None:
+        """Load other models; an answer under way is stopped."""
+        self.stop()
+        self.options = options
+        self.facts = None
+        self.loading = "loading"
+        self._job = Load(options)
+        self.worker.submit(self._job)
+        self._stage.refresh_state()
+
+    def pull(self, name: str) -> None:
+        """Fetch a model, then load what was asked for last."""
+        if isinstance(self._job, Pull):
+            raise UsageError(f"{self._job.name} is being fetched already.", "Esc stops that.")
+        self.stop()
+        self._pulling = self._stage.transcript.note(f"Fetching {name} …", "Esc stops; what is there is kept.")
+        self._job = Pull(name)
+        self.loading = f"fetching {name}"
+        self.worker.submit(self._job)
+        self._stage.refresh_state()
+
+    # -- turns -----------------------------------------------------------------------------------------------------
+
+    async def send(self, text: str) -> bool:
+        """Ask something. False where the text has to stay in the input.
+
+        Raises:
+            UsageError: An attached file cannot be used.
+        """
+        if self.current is not None or self.facts is None:
+            if self.queued is not None:
+                return False
+            self.queued = text
+            self._stage.refresh_state()
+            return True
+        files = attached(text)
+        question = self.conversation.ask(text, files)
+        self.store.add_prompt(text)
+        await self._show_question(question)
+        await self.answer(question.id)
+        return True
+
+    async def edit(self, message: int, text: str) -> None:
+        """Ask another version of an earlier question, as a branch of its own."""
+        await self.stop_and_wait()
+        question = self.conversation.edit(message, text, attached(text))
+        await self.show()
+        await self.answer(question.id)
+
+    async def regenerate(self, question: int | None = None) -> None:
+        """Answer again; the answer that is there stays as a branch."""
+        if question is None:
+            asked = [m for m in self.conversation.path() if m.role == "user"]
+            if not asked:
+                raise UsageError("There is nothing to answer again yet.")
+            question = asked[-1].id
+        self._require_engine()
+        await self.stop_and_wait()
+        if question not in {m.id for m in self.conversation.path()}:
+            return  # stopped before its first word: it went back to the input
+        last = self.conversation.path()[-1]
+        if last.id != question:
+            self.conversation.rewind(question)
+            await self.show()
+        await self.answer(question)
+
+    async def answer(self, question: int) -> None:
+        """Begin an answer to a stored question."""
+        conversation = self.conversation
+        writer = conversation.begin_answer(question)
+        message = conversation.message(writer.message)
+        view = TurnView(message, self._branch(message))
+        view.waiting = "…"
+        view.figures = TurnFigures(speculate=self.next_on, n_ctx=self.facts.n_ctx if self.facts else None)
+        job = Answer(
+            key=writer.message,
+            turns=conversation.turns(question),
+            system=conversation.system,
+            sampling=conversation.sampling(self.base),
+            speculate=self.next_on,
+            writer=writer,
+            first=self._first(conversation.turns(question)),
+        )
+        self._live[job.key] = Live(job, question, view.figures, view, conversation, time.monotonic())
+        await self._stage.transcript.add(view)
+        self.worker.submit(job)
+        self._stage.show_figures(view.figures)
+        self._stage.refresh_state()
+
+    async def compare(self) -> None:
+        """Run the last answer again the other way, and say what that changes."""
+        self._require_engine()
+        if self._live:
+            raise UsageError("An answer is under way.", "Wait for it, or stop it with Esc.")
+        answer = next((m for m in reversed(self.conversation.path()) if m.role == "assistant" and m.result), None)
+        if answer is None or answer.parent is None:
+            raise UsageError("There is no answer to compare yet.")
+        comparison = Comparison.of(answer, self.store.rounds(answer.id))
+        turns = self.conversation.turns(answer.parent)
+        job = Answer(
+            key=next(self._numbers),
+            turns=turns,
+            system=self.conversation.system,
+            sampling=comparison.sampling,
+            speculate=comparison.other_way,
+            writer=None,
+            first=self._first(turns),
+        )
+        notice = self._stage.transcript.note(comparison.progress(0))
+        figures = TurnFigures(speculate=comparison.other_way)
+        self._live[job.key] = Live(
+            job, answer.parent, figures, None, self.conversation, time.monotonic(), comparison, notice
+        )
+        self.worker.submit(job)
+        self._stage.refresh_state()
+
+    def stop(self) -> bool:
+        """Stop whatever runs; a queued message goes back to the input. False where nothing ran."""
+        queued, self.queued = self.queued, None
+        if queued is not None:
+            self._stage.give_back(queued)
+        running = self.busy
+        if running:
+            self.worker.cancel()
+        self._stage.refresh_state()
+        return running or queued is not None
+
+    async def stop_and_wait(self) -> None:
+        """Stop, and see the answers under way to their end."""
+        self.stop()
+        for live in list(self._live.values()):
+            await self._settle(live)
+
+    # -- conversations ---------------------------------------------------------------------------------------------
+
+    async def new(self) -> None:
+        """Start an empty conversation."""
+        await self._leave()
+        self.conversation = Conversation(self.store, system=self._system)
+        await self.show()
+
+    async def open(self, identity: int, message: int | None = None) -> None:
+        """View a stored conversation, at the branch of `message` where one is given."""
+        found = Conversation(self.store, identity)
+        await self._leave()
+        self.conversation = found
+        if message is not None:
+            found.switch(message)
+        await self.show()
+
+    async def switch(self, message: int, step: int) -> None:
+        """View the next or previous version of a message."""
+        await self.stop_and_wait()
+        versions = self.conversation.siblings(message)
+        at = versions.index(message) + step
+        if 0 <= at < len(versions):
+            self.conversation.switch(versions[at])
+            await self.show()
+
+    async def undo(self) -> None:
+        """Take the last question back into the input."""
+        await self.stop_and_wait()
+        text = self.conversation.undo()
+        await self.show()
+        self._stage.give_back(text)
+
+    async def show(self, everything: bool = False) -> None:
+        """Show the branch in view from the store."""
+        path = self.conversation.path()
+        hidden = 0 if everything else max(0, len(path) - SHOWN_AT_FIRST)
+        views = [self._view(message) for message in path[hidden:]]
+        await self._stage.transcript.show_messages(views, hidden, lambda: self.show(everything=True))
+        figures = next((view.figures for view in reversed(views) if view.message.role == "assistant"), None)
+        self._stage.show_figures(figures)
+        self._stage.refresh_state()
+
+    # -- events ----------------------------------------------------------------------------------------------------
+
+    async def handle(self, event: events.WorkerEvent) -> None:
+        """Take an event of the engine's thread."""
+        if isinstance(event, events.Batch):
+            self._batch(event)
+        elif isinstance(event, events.Prefilling):
+            self._prefilling(event)
+        elif isinstance(event, events.Started):
+            self._started(event)
+        elif isinstance(event, events.Finished):
+            await self._finished(event)
+        elif isinstance(event, events.Loading):
+            self.loading = f"loading {event.what} {event.fraction:.0%}"
+        elif isinstance(event, events.Loaded):
+            await self._loaded(event)
+        elif isinstance(event, events.LoadFailed):
+            self._load_failed(event)
+        elif isinstance(event, events.Pulling):
+            self._pulling_on(event)
+        else:
+            self._pulled(event)
+        self._stage.refresh_state()
+
+    async def _loaded(self, event: events.Loaded) -> None:
+        self.facts, self.options, self.loading, self._job = event.facts, event.options, "", None
+        for notice in event.facts.notices:
+            self._say_once(notice)
+        queued, self.queued = self.queued, None
+        if queued is not None:
+            await self._send_queued(queued)
+
+    def _load_failed(self, event: events.LoadFailed) -> None:
+        self.loading, self._job = "", None
+        error = event.error
+        choices: list[tuple[str, Callable[[], Any]]] = []
+        name = getattr(error, "name", None)
+        if isinstance(error, ModelError) and isinstance(name, str):
+            size = getattr(error, "bytes", None)
+            choices.append((f"Fetch it ({megabytes(size)})" if size else "Fetch it", lambda: self.pull(name)))
+        choices.append(("Choose a model", self._stage.pick_model))
+        choices.append(("Try again", lambda: self.load(event.options)))
+        if isinstance(error, UsageError):
+            choices = choices[-2:]
+        self._stage.transcript.complain(error, choices)
+        queued, self.queued = self.queued, None
+        if queued is not None:
+            self._stage.give_back(queued)
+
+    def _pulling_on(self, event: events.Pulling) -> None:
+        if self._pulling is not None:
+            of = f" of {megabytes(event.total)} ({event.done / event.total:.0%})" if event.total else ""
+            self._pulling.say(f"{event.what}: {megabytes(event.done)}{of}", self._pulling.hint)
+        self.loading = f"fetching {event.name}" + (f" {event.done / event.total:.0%}" if event.total else "")
+
+    def _pulled(self, event: events.Pulled) -> None:
+        notice, self._pulling, self._job, self.loading = self._pulling, None, None, ""
+        if event.error is not None:
+            if notice is not None:
+                notice.remove()
+            self._stage.transcript.complain(event.error, [("Go on", lambda: self.pull(event.name))])
+            return
+        if notice is not None:
+            notice.say(f"{event.name} is here now.")
+        if self.facts is None and self.options is not None:
+            self.load(self.options)
+
+    def _started(self, event: events.Started) -> None:
+        if (live := self._live.get(event.answer)) is None:
+            return
+        live.figures.prompt_tokens = event.prompt_tokens
+        if event.first > live.job.first or (event.first and live.conversation.first_kept is None):
+            live.conversation.first_kept = live.job.turns[event.first].id
+            if live.view is not None and live.conversation is self.conversation:
+                text = f"The {event.first} oldest messages no longer fit the context and are left out from here on."
+                self._stage.transcript.mount(
+                    Notice(text, "The system message stays; a larger --n-ctx holds more."), before=live.view
+                )
+        for notice in event.notices:
+            self._say_once(notice)
+
+    def _prefilling(self, event: events.Prefilling) -> None:
+        if (live := self._live.get(event.answer)) is None:
+            return
+        live.figures.prefilling = (event.done, event.total)
+        if live.view is not None and not live.view.text:
+            live.view.waiting = f"reading the prompt, {event.done} of {event.total} tokens"
+            live.view.draw()
+        self._show_current(live)
+
+    def _batch(self, event: events.Batch) -> None:
+        if (live := self._live.get(event.answer)) is None:
+            return
+        if live.figures.ttft_s is None:
+            live.figures.ttft_s = time.monotonic() - live.started
+        if live.view is not None:
+            live.view.feed(event.text, event.tokens, event.rounds)
+        else:
+            live.figures.rounds += event.rounds
+            if live.comparison is not None and live.notice is not None:
+                live.notice.say(live.comparison.progress(sum(r.emitted for r in live.figures.rounds)))
+        self._show_current(live)
+
+    async def _finished(self, event: events.Finished) -> None:
+        if (live := self._live.get(event.answer)) is None:
+            return
+        await self._settle(live, event)
+        if self.current is None and self.queued is not None and self.facts is not None:
+            queued, self.queued = self.queued, None
+            await self._send_queued(queued)
+
+    async def _settle(self, live: Live, event: events.Finished | None = None) -> None:
+        """Give an answer its last looks. Without an event (it was stopped, and something else must begin) it gets them
+        from what is there; the thread writes the same to the store."""
+        del self._live[live.job.key]
+        seen = live.conversation is self.conversation
+        if event is not None and event.result is not None:
+            live.figures.finish(event.result)
+        if live.comparison is not None:
+            if live.notice is not None:
+                live.notice.say(
+                    *live.comparison.outcome(event.result if event else None, event.error if event else None)
+                )
+            return
+        assert live.view is not None
+        message = self._last_state(live, event)
+        if not message.text and (event is None or event.refused or message.state == "stopped"):
+            await self._take_back(live, event.error if event else None, seen)
+            return
+        live.conversation.refresh()
+        live.view.finish(message)
+        for note in event.notes if event else ():
+            self._stage.transcript.note(note, kind="warning")
+        if seen:
+            if event is not None and event.error is not None:
+                self._offer_more()
+            self._stage.show_figures(live.figures)
+
+    def _last_state(self, live: Live, event: events.Finished | None) -> StoredMessage:
+        assert live.view is not None
+        if event is not None and event.message is not None:
+            return event.message
+        error = str(event.error) if event is not None and event.error else ""
+        return replace(live.view.message, text=live.view.text, state="failed" if error else "stopped", error=error)
+
+    async def _take_back(self, live: Live, error: SpecLocalError | None, seen: bool) -> None:
+        """No word of an answer came: the answer goes, and its question too unless it has others."""
+        conversation, question = live.conversation, conversation_question(live)
+        self.store.delete_message(live.job.key)
+        conversation.refresh()
+        others = conversation.children(live.question)
+        if others:
+            conversation.switch(live.question)
+        else:
+            conversation.withdraw(live.question)
+        if not seen:
+            return
+        await self.show()
+        if not others:
+            self._stage.give_back(question)
+        if error is not None:
+            self._stage.transcript.complain(error)
+        elif not others:
+            self._stage.transcript.note("Stopped before the first word; your message is back in the input.")
+
+    # -- small things ----------------------------------------------------------------------------------------------
+
+    async def _send_queued(self, text: str) -> None:
+        try:
+            await self.send(text)
+        except SpecLocalError as error:
+            self._stage.give_back(text)
+            self._stage.transcript.complain(error)
+
+    async def _leave(self) -> None:
+        """Stop what runs here; it is finished behind the scenes."""
+        self.stop()
+        for live in list(self._live.values()):
+            if live.view is not None:
+                await self._settle(live)
+
+    async def _show_question(self, question: StoredMessage) -> None:
+        path = self.conversation.path()
+        shown = self._stage.transcript.turns
+        if shown and len(path) > 1 and shown[-1].message.id != path[-2].id:
+            await self.show()  # it took the place of a question without an answer
+        else:
+            await self._stage.transcript.add(TurnView(question, self._branch(question)))
+
+    def _view(self, message: StoredMessage) -> TurnView:
+        view = TurnView(message, self._branch(message))
+        if message.role == "assistant":
+            view.figures = TurnFigures.of(message, self.store.rounds(message.id))
+            view.tokens = self.store.tokens(message.id)
+        return view
+
+    def _branch(self, message: StoredMessage) -> tuple[int, int]:
+        versions = self.conversation.siblings(message.id)
+        return versions.index(message.id) + 1, len(versions)
+
+    def _first(self, turns: list[StoredMessage]) -> int:
+        """Index of the oldest turn that the last prompt held."""
+        kept = self.conversation.first_kept
+        return next((i for i, turn in enumerate(turns) if turn.id == kept), 0)
+
+    def _show_current(self, live: Live) -> None:
+        if live.conversation is self.conversation:
+            self._stage.show_figures(live.figures)
+
+    def _say_once(self, notice: str) -> None:
+        if notice not in self._said:
+            self._said.add(notice)
+            self._stage.transcript.note(notice)
+
+    def _offer_more(self) -> None:
+        """Ways on after an answer that failed."""
+        choices: list[tuple[str, Callable[[], Any]]] = [("Try again", self.regenerate)]
+        choices.append(("Choose a model", self._stage.pick_model))
+        self._stage.transcript.mount(Offer(Notice("The conversation can go on."), choices))
+
+    def _require_engine(self) -> None:
+        if self.facts is None:
+            raise UsageError("No model is loaded yet.", "/model chooses one.")
+
+
+def conversation_question(live: Live) -> str:
+    """The text of the question an answer belongs to."""
+    return live.conversation.message(live.question).text

@@ -1,0 +1,198 @@
+"""One message in the transcript: what a person wrote, or an answer with its figures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+from textual.content import Content, Span
+from textual.reactive import reactive
+from textual.timer import Timer
+
+from spec_local.session.provenance import Origin, TokenText, clip
+from spec_local.session.store_records import StoredMessage
+from spec_local.speculation.round import Round
+from spec_local.ui import figures as show
+from spec_local.ui.figures import TurnFigures
+from spec_local.ui.lines_view import LinesView
+from spec_local.ui.markdown_document import MarkdownDocument
+from spec_local.ui.markdown_render import visible
+
+FAINT, WARN, ERROR = "$foreground 50%", "$text-warning", "$text-error"
+ORIGIN_STYLES = {
+    Origin.ACCEPTED: "$text-success",
+    Origin.CORRECTION: "$text-error",
+    Origin.BONUS: "$text-accent",
+    Origin.PLAIN: "$foreground",
+}
+ORIGIN_NAMES = {
+    Origin.ACCEPTED: "accepted draft",
+    Origin.CORRECTION: "correction",
+    Origin.BONUS: "bonus",
+    Origin.PLAIN: "plain",
+}
+_FRAME_S = 0.03
+"""Shortest time between two renderings of a growing answer."""
+_SHARE = 4
+"""A rendering is followed by a pause of at least this many times what it took: a long block never eats the screen."""
+_LONG = 40
+"""Lines of a person's message shown before it is folded."""
+
+
+class TurnView(LinesView, can_focus=True):
+    """A message. An answer on its way grows by `feed`, whose cost does not depend on what is there already."""
+
+    show_provenance: reactive[bool] = reactive(False)
+
+    def __init__(self, message: StoredMessage, branch: tuple[int, int] = (1, 1)) -> None:
+        super().__init__(classes=f"turn -{message.role}")
+        self.message = message
+        self.branch = branch
+        """(which, of how many) versions of this message."""
+        self.figures = TurnFigures()
+        self.tokens: list[TokenText] = []
+        self.waiting = ""
+        """What an answer without text is waiting for; empty once it ended."""
+        self.unfolded = False
+        self._document = MarkdownDocument(message.text if message.role == "assistant" else "")
+        self._drawn = -1.0
+        self._pause = _FRAME_S
+        self._timer: Timer | None = None
+
+    @property
+    def text(self) -> str:
+        """What is there so far."""
+        return self._document.source if self.message.role == "assistant" else self.message.text
+
+    # -- growing ---------------------------------------------------------------------------------------------------
+
+    def feed(self, text: str, tokens: Iterable[TokenText], rounds: Iterable[Round]) -> None:
+        """Add what came; drawn at once or a little later."""
+        first = not self._document.source
+        self._document.append(text)
+        self.tokens += tokens
+        self.figures.rounds += rounds
+        if first or time.monotonic() - self._drawn >= self._pause:
+            self.draw()
+        elif self._timer is None:
+            self._timer = self.set_timer(self._pause, self.draw)
+
+    def finish(self, message: StoredMessage) -> None:
+        """The answer has ended and is this."""
+        self.message = message
+        self.waiting = ""
+        if message.text != self._document.source:
+            self._document = MarkdownDocument(message.text)
+        self.draw()
+
+    def draw(self) -> None:
+        """Render now, and see what that costs."""
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+        if not self.is_attached:
+            return
+        begin = time.monotonic()
+        self.changed()
+        if self.size.width:
+            self.lines(self.size.width)
+        self._drawn = time.monotonic()
+        self._pause = max(_FRAME_S, _SHARE * (self._drawn - begin))
+
+    def watch_show_provenance(self) -> None:
+        self.changed()
+
+    # -- lines -----------------------------------------------------------------------------------------------------
+
+    def build(self, width: int) -> Sequence[Content]:
+        return self._question(width) if self.message.role == "user" else self._answer(width)
+
+    def _question(self, width: int) -> list[Content]:
+        lines = plain_lines(self.message.text, width)
+        if len(lines) > _LONG and not self.unfolded:
+            hidden = len(lines) - _LONG // 2
+            lines = [
+                *lines[: _LONG // 2],
+                Content.styled(f"… {hidden} more lines (Enter on the message shows them)", FAINT),
+            ]
+        for file in self.message.attachments:
+            note = f"+ {visible(file.name)}, {len(file.text.splitlines())} lines"
+            lines.append(Content.styled(note, "$text-accent").truncate(width, ellipsis=True))
+        return [*lines, *self._branch_line()]
+
+    def _answer(self, width: int) -> list[Content]:
+        if self.show_provenance and self.tokens:
+            lines = provenance_lines(clip(self.tokens, len(self.text)), width)
+        else:
+            lines = list(self._document.lines(width))
+        below = self._below()
+        if self.waiting and not lines:
+            return [Content.styled(self.waiting, FAINT).truncate(width, ellipsis=True)]
+        for text, style in below:
+            lines += [line.stylize(style) for line in Content(text).wrap(width)]
+        return [*lines, *self._branch_line()]
+
+    def _below(self) -> list[tuple[str, str]]:
+        """What stands under an answer: how it ended, and its figures."""
+        message, result = self.message, self.message.result
+        found = []
+        if message.state == "stopped":
+            found.append(("■ stopped here", WARN))
+        elif message.state == "writing" and not self.waiting:
+            found.append(("■ cut off here: the program ended, or another window is still writing", WARN))
+        elif message.state == "failed":
+            found.append((f"✗ {visible(message.error)}", ERROR))
+        elif result.get("limit") == "context":
+            found.append(("■ the context is full; the next answer leaves out the oldest turns", WARN))
+        elif result.get("limit") == "max_tokens":
+            found.append(("■ cut at max_tokens", WARN))
+        if not self.waiting and (line := show.summary(self.figures)):
+            found.append((line, FAINT))
+        return found
+
+    def _branch_line(self) -> list[Content]:
+        which, count = self.branch
+        return [Content.styled(f"‹ {which} of {count} ›", FAINT)] if count > 1 else []
+
+
+def plain_lines(text: str, width: int) -> list[Content]:
+    """Text as it is, wrapped."""
+    found: list[Content] = []
+    for line in visible(text).split("\n"):
+        found += Content(line.expandtabs(4)).wrap(width) or [Content()]
+    return found
+
+
+def provenance_lines(tokens: Iterable[TokenText], width: int) -> list[Content]:
+    """The text as it is, each token in the colour of its origin."""
+    found: list[Content] = []
+    text: list[str] = []
+    spans: list[Span] = []
+    at = 0
+
+    def end_line() -> None:
+        nonlocal at
+        line = Content("".join(text), list(spans))
+        found.extend(line.wrap(width) if line.plain else [Content()])
+        text.clear()
+        spans.clear()
+        at = 0
+
+    for token in tokens:
+        style = ORIGIN_STYLES[token.origin]
+        for number, part in enumerate(token.text.split("\n")):
+            if number:
+                end_line()
+            part = visible(part)
+            if part:
+                text.append(part)
+                spans.append(Span(at, at + len(part), style))
+                at += len(part)
+    end_line()
+    return found
+
+
+def legend(width: int) -> Content:
+    """What the colours of provenance mean."""
+    parts = [Content.styled(f"■ {ORIGIN_NAMES[origin]}", style) for origin, style in ORIGIN_STYLES.items()]
+    return Content("   ").join(parts).truncate(width, ellipsis=True)

@@ -1,0 +1,377 @@
+"""The engine's thread: commands in, batched events out.
+
+llama.cpp is called from this thread alone, so commands wait for each other by nature: there are never two decodes at
+once. What it computes goes to the store first and then to the screen, at once for the first token and every 30–50 ms
+after that; it never waits for the screen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from spec_local.errors import Aborted, BackendError, ContextFullError, SpecLocalError, TemplateError, UsageError
+from spec_local.sampling.params import Sampling
+from spec_local.session.conversation import Turns, fit, reserve_for
+from spec_local.session.generation import Progress, Prompt, Request
+from spec_local.session.provenance import ProvenanceDecoder, TokenText
+from spec_local.session.result import Piece, Result
+from spec_local.session.store_records import State, StoredMessage
+from spec_local.session.template import Message
+from spec_local.speculation.round import Round
+from spec_local.ui import events
+
+if TYPE_CHECKING:
+    from spec_local.session.options import EngineOptions
+    from spec_local.session.store import AnswerWriter
+
+FLUSH_S = 0.04
+"""Between batches. A piece is not held back where waiting for the next one would make it older than this."""
+_PROGRESS_S = 0.05
+
+
+class Vocabulary(Protocol):
+    """The part of an engine's vocabulary that a chat needs."""
+
+    def piece(self, token: int) -> bytes: ...
+
+
+class AnswerStream(Protocol):
+    """`Stream`, as a chat uses it."""
+
+    @property
+    def result(self) -> Result: ...
+    @property
+    def notices(self) -> tuple[str, ...]: ...
+    def __iter__(self) -> Iterator[Piece]: ...
+    def close(self) -> None: ...
+
+
+class ChatEngine(Protocol):
+    """`Engine`, as a chat uses it. Tests put a scripted one in its place."""
+
+    n_ctx: int
+    notices: list[str]
+
+    @property
+    def vocabulary(self) -> Vocabulary: ...
+    def tokenize(self, request: Request) -> tuple[list[int], list[str]]: ...
+    def complete(self, sampling: Sampling) -> tuple[Sampling, dict[str, str]]: ...
+    def describe(self) -> dict[str, Any]: ...
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        sampling: Sampling | None = None,
+        system: str | None = None,
+        raw: bool = False,
+        speculate: bool = True,
+        on_prefill: Progress | None = None,
+    ) -> AnswerStream: ...
+    def cancel(self) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A command that can be cancelled."""
+
+    cancelled: threading.Event = field(default_factory=threading.Event, init=False)
+
+
+@dataclass(slots=True, eq=False)
+class Load(Job):
+    """Replace the engine by one with these options."""
+
+    options: EngineOptions
+
+
+@dataclass(slots=True, eq=False)
+class Pull(Job):
+    """Fetch a model or pair."""
+
+    name: str
+
+
+@dataclass(slots=True, eq=False)
+class Answer(Job):
+    """Answer the last of these turns."""
+
+    key: int
+    """Names the answer in every event; the id of its message, or a number below zero for one that is not stored."""
+    turns: Sequence[StoredMessage]
+    system: str
+    sampling: Sampling
+    speculate: bool
+    writer: AnswerWriter | None
+    first: int = 0
+    """Turns that earlier prompts dropped."""
+
+
+Loader = Callable[["EngineOptions", Callable[[str, float], bool]], ChatEngine]
+Puller = Callable[[str, Callable[[int, int, str], None]], object]
+
+
+def load_engine(options: EngineOptions, progress: Callable[[str, float], bool]) -> ChatEngine:
+    """The real thing. Imports here and not above: the screen must be there before llama.cpp is."""
+    from spec_local.session.engine import Engine
+    from spec_local.session.loading import load_models
+
+    return Engine(load_models(options, progress))
+
+
+def pull_model(name: str, progress: Callable[[int, int, str], None]) -> object:
+    """Fetch through the catalogue."""
+    from spec_local.models_manifest import pull
+
+    return pull(name, progress=progress)
+
+
+class _Cancelled(Exception):
+    """Leaves a download that was cancelled."""
+
+
+class EngineWorker:
+    """Owns the engine and the thread it runs in.
+
+    Args:
+        post: Takes an event, in the engine's thread; must not block.
+        loader: Makes an engine.
+        puller: Fetches a model.
+    """
+
+    def __init__(
+        self,
+        post: Callable[[events.WorkerEvent], object],
+        loader: Loader = load_engine,
+        puller: Puller = pull_model,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._post = post
+        self._loader = loader
+        self._puller = puller
+        self._clock = clock
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._open: list[Job] = []
+        """Submitted and not finished."""
+        self._guard = threading.Lock()
+        """Held while `_engine` or `_open` change, and by `cancel`, which may come at any moment."""
+        self._engine: ChatEngine | None = None
+        self._thread = threading.Thread(target=self._run, name="spec-local engine", daemon=True)
+
+    def start(self) -> None:
+        """Begin to take commands."""
+        self._thread.start()
+
+    def submit(self, job: Job) -> None:
+        """Queue a command."""
+        with self._guard:
+            self._open.append(job)
+        self._jobs.put(job)
+
+    def cancel(self) -> None:
+        """Stop everything that runs or waits, within one pass. May be called from any thread, at any time."""
+        with self._guard:
+            for job in self._open:
+                job.cancelled.set()
+            if self._engine is not None:
+                self._engine.cancel()
+
+    def close(self, timeout: float = 10.0) -> bool:
+        """Stop, free the engine and end the thread; False where it did not end in time."""
+        self.cancel()
+        self._jobs.put(None)
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    # -- in the thread ---------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                if isinstance(job, Answer):
+                    self._answer(job)
+                elif isinstance(job, Load):
+                    self._load(job)
+                elif isinstance(job, Pull):
+                    self._pull(job)
+            finally:
+                with self._guard:
+                    self._open.remove(job)
+        self._free()
+
+    def _free(self) -> None:
+        with self._guard:
+            engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
+    def _load(self, job: Load) -> None:
+        self._free()
+        last = 0.0
+
+        def progress(what: str, fraction: float) -> bool:
+            nonlocal last
+            if fraction >= 1.0 or self._clock() - last >= _PROGRESS_S:
+                last = self._clock()
+                self._post(events.Loading(what, fraction))
+            return not job.cancelled.is_set()
+
+        try:
+            if job.cancelled.is_set():
+                raise Aborted("Stopped.")
+            engine = self._loader(job.options, progress)
+            sampling, origins = engine.complete(Sampling())
+            facts = events.EngineFacts(engine.describe(), engine.n_ctx, tuple(engine.notices), sampling, origins)
+        except Exception as error:
+            stopped = UsageError("Loading was stopped.", "/model chooses a model and loads it.")
+            self._post(events.LoadFailed(job.options, stopped if job.cancelled.is_set() else as_sentence(error)))
+            return
+        with self._guard:
+            self._engine = engine
+        self._post(events.Loaded(job.options, facts))
+
+    def _pull(self, job: Pull) -> None:
+        last = 0.0
+
+        def progress(done: int, total: int, what: str) -> None:
+            nonlocal last
+            if job.cancelled.is_set():
+                raise _Cancelled
+            if self._clock() - last >= _PROGRESS_S:
+                last = self._clock()
+                self._post(events.Pulling(job.name, what, done, total))
+
+        error: SpecLocalError | None = None
+        try:
+            self._puller(job.name, progress)
+        except _Cancelled:
+            error = UsageError(f"Fetching {job.name} was stopped.", "What is there is kept; /pull goes on with it.")
+        except Exception as failure:
+            error = as_sentence(failure)
+        self._post(events.Pulled(job.name, error))
+
+    def _answer(self, job: Answer) -> None:
+        engine, recorder = self._engine, _Recorder(job, self._post, self._clock)
+        try:
+            if engine is None:
+                raise BackendError("There is no model to answer with.", "/model chooses one.")
+            if job.cancelled.is_set():
+                recorder.end(None)
+                return
+            stream = self._open_stream(engine, job)
+        except (UsageError, TemplateError, BackendError) as error:
+            recorder.end(None, error, refused=isinstance(error, ContextFullError))
+            return
+        except Exception as error:
+            recorder.end(None, as_sentence(error))
+            return
+        decoder = ProvenanceDecoder(engine.vocabulary.piece)
+        failure: SpecLocalError | None = None
+        try:
+            for piece in stream:
+                recorder.take(piece, decoder.feed(piece))
+                if job.cancelled.is_set():
+                    break
+        except Exception as error:
+            failure = as_sentence(error)
+        recorder.flush()
+        if failure is None and not job.cancelled.is_set():
+            recorder.end(stream.result)
+            return
+        with contextlib.suppress(Exception):  # the reason is known already
+            stream.close()
+        recorder.end(stream.result if failure is None else None, failure)
+
+    def _open_stream(self, engine: ChatEngine, job: Answer) -> AnswerStream:
+        """Choose the turns that fit, and hand them to the engine."""
+
+        def count(turns: Turns) -> int:
+            return len(engine.tokenize(Request(turns, system=job.system or None))[0])
+
+        def on_prefill(done: int, total: int) -> None:
+            if job.cancelled.is_set():
+                engine.cancel()  # the first one may have come before the engine began to listen
+            self._post(events.Prefilling(job.key, done, total))
+
+        window = fit(job.turns, count, engine.n_ctx, reserve_for(engine.n_ctx, job.sampling.max_tokens), job.first)
+        messages = [Message(role=turn.role, content=turn.prompt_text) for turn in job.turns[window.first :]]
+        stream = engine.stream(
+            messages,
+            sampling=job.sampling,
+            system=job.system or None,
+            speculate=job.speculate,
+            on_prefill=on_prefill,
+        )
+        self._post(events.Started(job.key, window.tokens, window.first, stream.notices))
+        return stream
+
+
+class _Recorder:
+    """Collects the pieces of one answer, saves them and shows them, in batches."""
+
+    def __init__(self, job: Answer, post: Callable[[events.WorkerEvent], object], clock: Callable[[], float]) -> None:
+        self._job = job
+        self._post = post
+        self._clock = clock
+        self._text: list[str] = []
+        self._tokens: list[TokenText] = []
+        self._rounds: list[Round] = []
+        self._flushed = -FLUSH_S
+        self._seen = False
+        self._notes: list[str] = []
+
+    def take(self, piece: Piece, tokens: list[TokenText]) -> None:
+        """Add one piece; flush where it is time."""
+        self._text.append(piece.text)
+        self._tokens += tokens
+        pass_s = 0.0
+        if piece.round is not None:
+            self._rounds.append(piece.round)
+            pass_s = min(piece.round.seconds, FLUSH_S)
+        if not self._seen or self._clock() + pass_s - self._flushed >= FLUSH_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Save and show what was collected."""
+        if not self._rounds and not any(self._text):
+            return
+        self._seen = True
+        text, tokens, rounds = "".join(self._text), tuple(self._tokens), tuple(self._rounds)
+        for collected in (self._text, self._tokens, self._rounds):
+            collected.clear()
+        self._save(lambda writer: writer.append(text, tokens, rounds))
+        self._post(events.Batch(self._job.key, text, tokens, rounds))
+        self._flushed = self._clock()
+
+    def end(self, result: Result | None, error: SpecLocalError | None = None, refused: bool = False) -> None:
+        """Give the answer its last state."""
+        stopped = error is None and (result is None or result.finish_reason == "cancelled")
+        state: State = "failed" if error is not None else "stopped" if stopped else "done"
+        values = None if result is None else result.as_dict()
+        message = self._save(lambda writer: writer.finish(state, values, str(error or "")))
+        self._post(events.Finished(self._job.key, message, result, error, refused, tuple(self._notes)))
+
+    def _save(self, write: Callable[[AnswerWriter], Any]) -> Any:
+        """An answer that cannot be saved goes on, and says so."""
+        if self._job.writer is None:
+            return None
+        try:
+            return write(self._job.writer)
+        except SpecLocalError as error:
+            self._job.writer = None
+            self._notes.append(f"This answer is not saved. {error}")
+            return None
+
+
+def as_sentence(error: Exception) -> SpecLocalError:
+    """Any failure as an error of ours: a fault of the program must not take the conversation with it."""
+    if isinstance(error, SpecLocalError):
+        return error
+    return BackendError(f"Something unexpected happened: {type(error).__name__}: {error}.", "The chat can go on.")
