@@ -170,16 +170,16 @@ def test_seeds_in_two_processes() -> None:
 def test_an_end_token_inside_a_block(engines: Load) -> None:
     """Case 27: the tenth greedy token as an end, with drafts of eight; and both of Qwen's own end ids."""
     engine = engines(TARGET, DRAFT, draft_length=7, pad_width=8, n_ctx=512)
-    assert {151645, 151643} <= engine.vocabulary.end_ids
+    assert {151645, 151643} <= engine.end_ids
     prompt = "def fibonacci(n):\n"
     free = engine.generate(prompt, sampling=_greedy(max_tokens=14), raw=True)
-    ends = engine.vocabulary.end_ids
+    ends = engine.end_ids
     at = next(i for i in range(9, 14) if free.token_ids[i] not in free.token_ids[:i])
     try:
-        engine.vocabulary.end_ids = ends | {free.token_ids[at]}
+        engine.end_ids = ends | {free.token_ids[at]}
         result = engine.generate(prompt, sampling=_greedy(max_tokens=14), raw=True)
     finally:
-        engine.vocabulary.end_ids = ends
+        engine.end_ids = ends
     assert result.token_ids == free.token_ids[: at + 1]
     assert (result.finish_reason, result.limit) == ("stop", None)
     assert result.text == engine.vocabulary.text(free.token_ids[:at])
