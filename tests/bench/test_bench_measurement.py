@@ -138,6 +138,13 @@ def test_the_arms_take_turns():
     assert len(set(firsts)) > 2, "another arm begins at each prompt"
 
 
+def test_a_warm_up_of_every_arm_is_dropped():
+    engine = TimedEngine()
+    bench, _ = carry_out(engine, settings())
+    lengths = [request.sampling.max_tokens for request in engine.prepared if request.sampling.max_tokens]
+    assert lengths == [8] * 7 + [20] * len(bench.runs)
+
+
 def test_traces_are_those_of_the_draft_and_bound_the_default():
     bench, results = carry_out(TimedEngine(), settings())
     assert len(bench.traces) == 6  # every prompt and temperature once
