@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from spec_local.models_manifest.names import nearest, split_quantisation
 
 from spec_local.errors import ModelError, UsageError
+from spec_local.models_manifest.names import nearest, split_quantisation
 from spec_local.paths import config_folder
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,99}$")]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from spec_local.errors import DownloadError, ModelError
 from spec_local.models_manifest import hub, package_parts
 from spec_local.models_manifest.catalogue import (
     Catalogue,
@@ -24,8 +25,6 @@ from spec_local.models_manifest.http_range import Remote, fetch as fetch_http
 from spec_local.models_manifest.part_file import PartFile, SourceError, disk_errors
 from spec_local.models_manifest.resolve import local_variant
 from spec_local.models_manifest.store import is_whole, stored_paths
-
-from spec_local.errors import DownloadError, ModelError
 
 Progress = Callable[[int, int, str], None]
 """`progress(done_bytes, total_bytes, what)`, called from the pulling thread a few times a second; total is 0 while

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from spec_local.models_manifest.gguf_format import Array, Container
-
 from spec_local.errors import ModelError
+from spec_local.models_manifest.gguf_format import Array, Container
 
 MAX_LAYERS = 4096
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spec_local.models_manifest.splits import split_number
-
 from spec_local.paths import models_folder
 
 SPEC_LOCAL, HUB, LLAMA_CPP, LM_STUDIO, OLLAMA = "spec-local", "hub cache", "llama.cpp", "LM Studio", "Ollama"

@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from spec_local.errors import ModelError
 from spec_local.models_manifest.facts import Facts
 from spec_local.models_manifest.gguf_format import Array, Container, Tensor, read_container
 from spec_local.models_manifest.layers import Layers, read_layers
 from spec_local.models_manifest.splits import split_files
 from spec_local.models_manifest.tokenizer import Tokenizer, read_tokenizer
-
-from spec_local.errors import ModelError
 
 _FILE_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",

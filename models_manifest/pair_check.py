@@ -11,10 +11,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from spec_local.errors import PairError
 from spec_local.models_manifest.gguf_header import Header
 from spec_local.models_manifest.tokenizer import BYTE, CONTROL, UNUSED, USER_DEFINED, Tokenizer
-
-from spec_local.errors import PairError
 
 _PADDING = re.compile(rb"\[PAD\d*\]|<pad>|<\|?unused[_-]?\d*\|?>|<\|reserved(_special)?_token_\d+\|>")
 """Texts under which converters and makers keep places nobody uses."""

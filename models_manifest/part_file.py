@@ -15,9 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from spec_local.models_manifest.sizes import show_bytes
-
 from spec_local.errors import DownloadError
+from spec_local.models_manifest.sizes import show_bytes
 
 _BLOCK = 1 << 20
 _SPARE = 64 << 20

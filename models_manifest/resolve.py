@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from spec_local.errors import ModelError, UsageError
 from spec_local.models_manifest.catalogue import (
     Catalogue,
     HubSource,
@@ -19,8 +20,6 @@ from spec_local.models_manifest.names import looks_like_path, nearest, split_qua
 from spec_local.models_manifest.sizes import show_bytes
 from spec_local.models_manifest.splits import split_files
 from spec_local.models_manifest.store import present, requantised_path, stored_paths
-
-from spec_local.errors import ModelError, UsageError
 
 NO_DRAFT_MODEL = ("none", "text")
 """Values of `draft` that ask for no draft model."""

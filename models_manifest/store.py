@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from spec_local.models_manifest.catalogue import ModelEntry, ModelFile, PathSource, Variant
-
 from spec_local.paths import models_folder
 
 

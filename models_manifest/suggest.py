@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spec_local.errors import ModelError
 from spec_local.models_manifest.found import FoundFile, find_files
 from spec_local.models_manifest.gguf_header import Header, read_header
 from spec_local.models_manifest.pair_check import PairReport, check_pair
-
-from spec_local.errors import ModelError
 
 _WORTHWHILE = 0.6
 """A draft of more than this share of the target's size cannot earn its place."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spec_local.errors import ModelError
 from spec_local.models_manifest.facts import Facts
 from spec_local.models_manifest.gguf_format import Array
-
-from spec_local.errors import ModelError
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """Token kinds (llama.cpp's `llama_token_type`)."""

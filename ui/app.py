@@ -296,6 +296,16 @@ class ChatApp(App[int]):
         if index is not None and index < len(self.transcript.turns):
             self.call_after_refresh(self.choose_message, index)
 
+    def on_descendant_focus(self, event: textual_events.DescendantFocus) -> None:
+        """The panel shows the figures of the chosen answer; else those of the answer under way, or of the last one."""
+        if isinstance(event.widget, TurnView) and event.widget.message.role == "assistant":
+            self.show_figures(event.widget.figures)
+        elif event.widget is self.composer:
+            live = self.dialogue.current
+            answers = [view for view in self.transcript.turns if view.message.role == "assistant"]
+            last = answers[-1].figures if answers else None
+            self.show_figures(last if live is None else live.figures)
+
     # -- commands and keys -------------------------------------------------------------------------------------------
 
     async def perform(self, command: Command, argument: str = "") -> bool:
@@ -466,8 +476,8 @@ class ChatApp(App[int]):
         if self.panel.display:
             import psutil
 
-            self.panel.memory = psutil.Process().memory_info().rss
-            if self.dialogue.current is None:
+            before, self.panel.memory = self.panel.memory, psutil.Process().memory_info().rss
+            if self.dialogue.current is None and abs(self.panel.memory - (before or 0)) > 5e6:
                 self.panel.changed()
 
     def _on_signals(self) -> None:

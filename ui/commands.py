@@ -121,7 +121,7 @@ def parse(text: str) -> tuple[Command, str] | None:
     """
     if not text.startswith("/") or "\n" in text.strip():
         return None
-    name, _, rest = text[1:].strip().partition(" ")
+    name, _, rest = text[1:].rstrip().partition(" ")
     if not name or "/" in name or not name.replace("-", "").isalpha():
         return None
     command = BY_NAME.get(name.lower())

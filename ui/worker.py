@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from spec_local.errors import BackendError, ContextFullError, SpecLocalError, TemplateError, UsageError
+from spec_local.errors import Aborted, BackendError, ContextFullError, SpecLocalError, TemplateError, UsageError
 from spec_local.sampling.params import Sampling
 from spec_local.session.conversation import Turns, fit, reserve_for
 from spec_local.session.generation import Progress, Prompt, Request
@@ -225,14 +225,13 @@ class EngineWorker:
 
         try:
             if job.cancelled.is_set():
-                raise UsageError("Loading was stopped.", "/model chooses a model and loads it.")
+                raise Aborted("Stopped.")
             engine = self._loader(job.options, progress)
             sampling, origins = engine.complete(Sampling())
             facts = events.EngineFacts(engine.describe(), engine.n_ctx, tuple(engine.notices), sampling, origins)
-        except Exception:
-            if job.cancelled.is_set():
-                error = UsageError("Loading was stopped.", "/model chooses a model and loads it.")
-            self._post(events.LoadFailed(job.options, as_sentence(error)))
+        except Exception as error:
+            stopped = UsageError("Loading was stopped.", "/model chooses a model and loads it.")
+            self._post(events.LoadFailed(job.options, stopped if job.cancelled.is_set() else as_sentence(error)))
             return
         with self._guard:
             self._engine = engine

@@ -27,6 +27,8 @@ from spec_local.speculation.sequence import Sequence as TokenSequence
 
 WARM_UP_TOKENS = 8
 """Tokens every arm answers before anything counts: pages are touched, threads run, kernels are chosen."""
+ONE_REPEAT, FEWEST_TOKENS = 0.6, 12
+"""Share of the time before a deadline that one repeat may take, and the tokens an answer has at least for that."""
 PREFILL_ROW = 0.1
 """Seconds per prompt token in units of a one-row pass, for estimates of how long it will take."""
 
@@ -186,8 +188,8 @@ class Bench:
                             played = player.play(arm, prompt, self.settings.sampling_at(temperature))
                             self.runs.append(Run(arm.name, workload.name, prompt.name, temperature, repeat, played))
                             done += 1
-                            if arm.name == PLAIN and repeat == 0:
-                                self._trace(model, played.sequence, f"{workload.name}/{prompt.name}", workload.name)
+                            if arm.name == PLAIN and repeat == 0 and player.sequence is not None:
+                                self._trace(model, player.sequence, f"{workload.name}/{prompt.name}", workload.name)
                         turn += 1
             now = self._clock()
             if self.settings.deadline_s is not None and (now - started) + (now - begun) > self.settings.deadline_s:
@@ -221,7 +223,13 @@ class Bench:
         return answers + reading * (1 + (curves.step or 0.0) * drafted)
 
     def _fit_to_time(self, curves: Curves) -> None:
-        """Take fewer prompts of each workload where all of them would take too long."""
+        """Take fewer prompts of each workload, or shorter answers before a deadline, where it would take too long."""
+        deadline_s = self.settings.deadline_s
+        if deadline_s is not None:
+            once = self.estimate_s(curves) / self.settings.repeats
+            fitting = int(self.settings.tokens * ONE_REPEAT * deadline_s / once)
+            tokens = min(self.settings.tokens, max(fitting, FEWEST_TOKENS))
+            self.settings = replace(self.settings, tokens=tokens)
         minutes = self.settings.minutes
         if minutes is None:
             return

@@ -252,7 +252,9 @@ def draft_row_distance(runs: Many[tuple[Recorder, Replay]]) -> tuple[float | Non
         )
         return mean[0], [Problem("distribution", Kind.DRAFT_ROW, message)]
     if mean[0] > FAR_ROW:
-        message = f"the draft rows given to the acceptance rule are {mean[0]:.2f} in total variation from the draft model's"
+        message = (
+            f"the draft rows given to the acceptance rule are {mean[0]:.2f} in total variation from the draft model's"
+        )
         return mean[0], [Problem("distribution", Kind.DRAFT_ROW, message)]
     return mean[0], []
 

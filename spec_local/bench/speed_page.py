@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from spec_local.bench.arms import AUTO, PLAIN
-from spec_local.bench.speed_report import About
 from spec_local.bench.results import Figures, Results
+from spec_local.bench.speed_report import About, shown_by_position
 from spec_local.bench.verdict import NOTICED, Verdict
 
 _COLOURS = ("#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626", "#0891b2", "#65a30d")
@@ -186,12 +186,12 @@ def _curves(results: Results) -> str:
 
 def _positions(results: Results, temperatures: Sequence[float]) -> str:
     lines = {}
-    for arm in results.arms:
+    for name in shown_by_position(results):
         for t in temperatures:
-            figures = results.get(arm.name, t)
-            if figures and (arm.name == AUTO or arm.name.startswith("fixed-")) and figures.statistics.per_position:
+            figures = results.get(name, t)
+            if figures and figures.statistics.per_position:
                 rates = enumerate(figures.statistics.per_position[:16], 1)
-                lines[f"{arm.name} at {t:g}"] = {float(i): 100 * rate for i, rate in rates}
+                lines[f"{name} at {t:g}"] = {float(i): 100 * rate for i, rate in rates}
     if not lines:
         return ""
     caption = "Share of the drafts reaching a position that were accepted there."

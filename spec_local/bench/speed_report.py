@@ -194,17 +194,21 @@ def _workloads(results: Results, temperature: float) -> str:
 
 def _positions(results: Results) -> str:
     """Acceptance by position: of the longest fixed length, and of the default."""
-    fixed = [arm.name for arm in results.arms if arm.name.startswith("fixed-")]
-    names = [*fixed[-1:], AUTO]
     lines = []
     for t in results.temperatures:
-        for name in names:
+        for name in shown_by_position(results):
             figures = results.get(name, t)
             rates = figures.statistics.per_position[:8] if figures else ()
             if rates:
                 cells = "  ".join(f"{i}: {rate:4.0%} {bar(rate, 4):<4}" for i, rate in enumerate(rates, 1))
                 lines.append(f"  {name + f' at {t:g}':<16}{cells}".rstrip())
     return "\n".join(["Acceptance by position: of the drafts that reached it", *lines]) if lines else ""
+
+
+def shown_by_position(results: Results) -> list[str]:
+    """The arms whose acceptance by position is shown: the longest fixed length, and the default."""
+    fixed = [arm.name for arm in results.arms if arm.name.startswith("fixed-")]
+    return [*fixed[-1:], AUTO]
 
 
 def _verdict(verdict: Verdict) -> str:

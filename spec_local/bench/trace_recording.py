@@ -63,9 +63,7 @@ def record_trace(model: LanguageModel | None, sequence: Sequence, name: str, kin
             for i, logits in enumerate(rows, at):
                 own[i], sure[i] = _own_token(sequence, logits, start + i)
         model.trim(0, 0)
-    temperature = sequence.transform.sampling.temperature
-    emitted = tokens[start:]
-    return Trace(name, kind, temperature, tokens[:start], emitted, own, sure)
+    return Trace(name, kind, sequence.transform.sampling.temperature, tokens[:start], tokens[start:], own, sure)
 
 
 def _own_token(sequence: Sequence, logits: np.ndarray, position: int) -> tuple[int, float]:

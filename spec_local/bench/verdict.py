@@ -213,7 +213,7 @@ def _ceiling(results: Results, temperatures: list[float]) -> list[str]:
         if oracle is not None and auto is not None:
             share = auto.ratio.median / oracle
             found.append(f"{oracle:.2f}× at temperature {t:g}, of which the default reaches {share:.0%}")
-    return [f"Knowing every outcome beforehand would give {_list(found)}."] if found else []
+    return [f"Knowing every outcome beforehand would give {'; '.join(found)}."] if found else []
 
 
 def _slowdowns(results: Results) -> list[str]:
@@ -268,8 +268,8 @@ def _advice(results: Results, earns: Earns, ratio: float, threads: int, cores: i
     steep = curves.relative(4)
     if flat is not None and flat >= 1.1 * base and steep > 1.5:
         advice.append(
-            f"A target whose pass grows less with its rows: four rows cost {steep:.2f} times one row here. On a GPU, or "
-            f"in a quantisation bound by memory (q8_0), passes are flatter; with flat ones it would be {flat:.2f}×."
+            f"A target whose pass grows less with its rows: four rows cost {steep:.2f} times one row here. Passes are "
+            f"flatter on a GPU, or in a quantisation bound by memory (q8_0); with flat ones it would be {flat:.2f}×."
         )
     agreement, even = _agreement(results), curves.break_even("model")
     if earns != "yes" and even is not None and agreement is not None and agreement < even.acceptance:

@@ -56,9 +56,9 @@ def run(arguments: Any) -> int:
 
 def require_terminal() -> None:
     """Raise `UsageError` where nobody could read or type."""
-    if not (is_terminal(sys.stdin) and is_terminal(sys.stdout)):
+    if not all(map(is_terminal, (sys.stdin, sys.stdout, sys.stderr))):  # the screen is drawn on stderr
         raise UsageError(
-            "chat needs a terminal, and input or output is not one.",
+            "chat needs a terminal, and standard input, output or error is not one.",
             "For pipes and files there is `spec-local generate`.",
         )
     try:

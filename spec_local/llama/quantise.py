@@ -1,7 +1,7 @@
 """Write a model file in another quantisation. Done in a child process: a crash in native code becomes a sentence.
 
-Requantising an already quantised file loses a little more than quantising the original would have: good enough for a draft
-model, whose errors cost speed and never change the text, and for measuring what a quantisation would cost here.
+Requantising an already quantised file loses a little more than quantising the original would have: good enough for a
+draft model, whose errors cost speed and never change the text, and for measuring what a quantisation costs here.
 """
 
 from __future__ import annotations
@@ -85,7 +85,12 @@ def _run_child(arguments: list[str], source: Path, progress: Progress | None) ->
     command = [sys.executable, "-m", "spec_local.llama.quantise", *arguments]
     last: deque[str] = deque(maxlen=_LINES)
     with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace"
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
     ) as child:
         try:
             assert child.stdout is not None

@@ -28,7 +28,7 @@ from spec_local.sampling.row import Row
 Logits = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.signedinteger]
 
-_COLUMNS = 1024
+_COLUMNS = 2048
 """Least number of interleaved columns whose maxima bound the k-th largest logit from below."""
 _MANY = 4096
 """Above this many survivors the final softmax takes float32 exponentials (relative error below 1e-5)."""
@@ -168,7 +168,7 @@ class Transform:
     def _penalise(self, values: Logits, recent: Sequence[int]) -> None:
         """llama.cpp's penalties: logits > 0 are divided, others multiplied, by the repeat penalty; then subtract."""
         s = self.sampling
-        counts = Counter(recent)
+        counts = Counter(recent) if s.frequency_penalty != 0.0 else dict.fromkeys(recent, 0)
         ids = np.fromiter(counts, np.intp, len(counts))
         seen = values[ids].astype(np.float64)  # [distinct recent tokens]
         seen *= np.where(seen > 0.0, 1.0 / s.repeat_penalty, s.repeat_penalty)
@@ -211,8 +211,10 @@ class Transform:
                 ids, kept = self._at_least(values, highest + _FLOOR * max(s.temperature, 1.0))
             elif s.top_p < 1.0:
                 ids, kept, bounds = self._about_nucleus(values, highest)
-            else:
+            elif s.min_p > 0.0 or float(values.min()) < highest + _FLOOR * s.temperature:
                 ids, kept = self._at_least(values, highest + max(self._least_depth, _FLOOR * s.temperature))
+            else:
+                ids, kept = self._all_ids, values
         if s.typical_p < 1.0:
             keep = _typical(kept, s.typical_p)
             ids, kept = ids[keep], kept[keep]
@@ -278,10 +280,8 @@ class Transform:
 
     def _at_least(self, values: Logits, cut: float) -> tuple[Ids, Logits]:
         """Ids and logits, both [k], of all tokens ≥ `cut`, and of those that rounding to float32 puts there."""
-        np.greater_equal(values, np.nextafter(np.float32(cut), _NEGATIVE_INFINITY), out=self._flags)
-        if np.count_nonzero(self._flags) == self.n_vocab:
-            return self._all_ids, values
-        ids = self._flags.nonzero()[0]
+        bound = np.nextafter(np.float32(cut), _NEGATIVE_INFINITY)
+        ids = np.greater_equal(values, bound, out=self._flags).nonzero()[0]
         return ids, values[ids]
 
     def _about_nucleus(self, values: Logits, highest: float) -> tuple[Ids, Logits, tuple[float, float]]:

@@ -83,6 +83,8 @@ class Engine:
         self._loaded = loaded
         self._target = loaded.target
         self.vocabulary = loaded.target.model.vocabulary
+        self.end_ids = self.vocabulary.end_ids
+        """Ids that end an answer."""
         self.n_ctx = loaded.target.n_ctx
         """Tokens one sequence can hold, prompt and answer together."""
         self.notices = list(loaded.notices)
@@ -181,7 +183,7 @@ class Engine:
         sampling, origins = self.complete(request.sampling)
         seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         stream = TextStream(self.vocabulary.piece, sampling.stop)
-        ends = self.vocabulary.end_ids
+        ends = self.end_ids
         shared = min([self._target.n_vocab, *([self._loaded.draft.n_vocab] if self._loaded.draft else [])])
         sequence = Sequence(
             slot=slot,
@@ -433,4 +435,4 @@ def _draft_transform(sampling: Sampling, shared: int, ends: frozenset[int], prom
     """The same transform over the vocabulary both models share; what lies beyond it cannot be drafted."""
     bias = {token: value for token, value in sampling.logit_bias.items() if token < shared}
     ends = frozenset(token for token in ends if token < shared)
-    return Transform(sampling.model_copy(update={"logit_bias": bias}), shared, ends, prompt_length)
+    return Transform(sampling.for_draft().model_copy(update={"logit_bias": bias}), shared, ends, prompt_length)

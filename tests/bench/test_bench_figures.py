@@ -37,7 +37,7 @@ def played(seconds: float, source: str = "none", drafted: int = 0, accepted: int
         rounds = [Round("none", 1, 0, 0, 0, 1, 0.0, seconds / TOKENS, 0.0, "")] * TOKENS
     tokens = tuple(range(TOKENS))
     values: dict[str, Any] = {"prefill_s": 0.5, "draft_prefill_s": 0.0, "ttft_s": 0.6, "tokens": tokens} | extra
-    return Played(prompt_tokens=20, rounds=tuple(rounds), sequence=None, **values)  # type: ignore[arg-type]
+    return Played(prompt_tokens=20, rounds=tuple(rounds), **values)
 
 
 def measured(
@@ -132,7 +132,9 @@ def test_the_verdict_where_it_pays_on_some_texts():
     assert "on some kinds of text only" in verdict.headline
     assert "It gains on edit code (2.00×)." in verdict.sentences
     assert "It is a slowdown on chat (0.80×)." in verdict.sentences
-    assert "At temperature 0 the default is 1.26× plain decoding (one repeat: the spread is unknown)." in verdict.sentences
+    assert (
+        "At temperature 0 the default is 1.26× plain decoding (one repeat: the spread is unknown)." in verdict.sentences
+    )
     assert verdict.slowdowns == ("auto on chat at temperature 0: 0.80× plain decoding, a slowdown",)
 
 
@@ -142,13 +144,18 @@ def test_the_verdict_where_it_does_not_pay_gives_advice():
     results.ceilings = {(0.0, "edit"): Ceiling(1.25, 0.4, 100), (0.0, "chat"): Ceiling(1.0, 0.2, 100)}
     verdict = judge(results, threads=1, cores=4)
     assert verdict.earns == "no"
-    assert verdict.headline == "The draft model does not earn its place here. Over all texts: 0.80× plain decoding, a slowdown."
+    assert (
+        verdict.headline
+        == "The draft model does not earn its place here. Over all texts: 0.80× plain decoding, a slowdown."
+    )
     assert "It is a slowdown on edit code (0.80×) and chat (0.80×)." in verdict.sentences
     assert any("the draft agrees with the target at 30% of positions" in s for s in verdict.sentences)
     told = "\n".join(verdict.advice)
     assert "The default is a slowdown here (0.80×): use --draft none" in told
     assert "Do not fix the draft length at 2 (0.50×, a slowdown): leave it at auto." in told
-    assert "A cheaper draft: at half its cost and equal agreement the same texts would give 1.10× instead of 0.80×" in told
+    assert (
+        "A cheaper draft: at half its cost and equal agreement the same texts would give 1.10× instead of 0.80×" in told
+    )
     assert "with flat ones it would be 1.90×" in told
     assert "A draft that agrees more often: this one does at 30% of positions" in told
     assert "More threads: 1 of 4 physical cores were used (--threads 4)." in told
@@ -160,13 +167,20 @@ def test_the_verdict_says_when_the_draft_model_adds_nothing_to_the_text():
     assert [arm.name for arm in arms] == ["plain", "model", "text", "auto"]
     seconds = {"plain": 1.2, "model": 1.2, "text": 0.8, "auto": 0.8}
     runs = [
-        Run(a.name, "edit", "p", 0.0, 0, played(seconds[a.name]) if a.name == "plain" else played(seconds[a.name], "text", 3, 2))
+        Run(
+            a.name,
+            "edit",
+            "p",
+            0.0,
+            0,
+            played(seconds[a.name]) if a.name == "plain" else played(seconds[a.name], "text", 3, 2),
+        )
         for a in arms
     ]
     verdict = judge(collect(arms, [0.0], WORKLOADS[:1], CURVES, runs), 2, 2)
     assert (
-        "Alone, the draft model reaches 1.00× and the text 1.50×. The draft model adds nothing to drafting from the text: "
-        "--draft text saves its memory." in verdict.sentences
+        "Alone, the draft model reaches 1.00× and the text 1.50×. The draft model adds nothing to drafting from the "
+        "text: --draft text saves its memory." in verdict.sentences
     )
 
 
@@ -175,7 +189,9 @@ def test_the_verdict_without_a_draft_and_without_enough():
     verdict = judge(plain, 2, 2)
     assert (verdict.earns, verdict.ratio) == ("no", None)
     assert "no draft was in play" in verdict.headline
-    short = collect(make_arms(("model",), (2,)), [0.0], WORKLOADS, CURVES, [Run("plain", "edit", "p", 0.0, 0, played(1.0))])
+    short = collect(
+        make_arms(("model",), (2,)), [0.0], WORKLOADS, CURVES, [Run("plain", "edit", "p", 0.0, 0, played(1.0))]
+    )
     assert "Too little was measured" in judge(short, 2, 2).headline
 
 
@@ -203,7 +219,7 @@ def statistics_in_json(results: Results, arm: str) -> dict[str, Any]:
 def scripted(drafts: list[tuple[int, int, int]]) -> Results:
     """Rounds of (drafted, tested, accepted) under "auto", beside a plain run."""
     rounds = tuple(Round("model" if d else "none", 1 + t, d, t, a, a + 1, 0.01, 0.1, 0.0, "") for d, t, a in drafts)
-    answer = Played((1,), 20, rounds, 0.5, 0.0, 0.6, None)  # type: ignore[arg-type]
+    answer = Played((1,), 20, rounds, 0.5, 0.0, 0.6)
     arms = make_arms(("model",), (), alone=False)
     runs = [Run("plain", "edit", "p", 0.0, 0, played(1.2)), Run("auto", "edit", "p", 0.0, 0, answer)]
     return collect(arms, [0.0], WORKLOADS[:1], CURVES, runs)
@@ -216,7 +232,9 @@ def test_case_19_counts_are_equal_in_json_table_and_page():
     assert (found["drafted"], found["tested"], found["accepted"], found["skipped"]) == (9, 8, 4, 1)
     assert found["acceptance_rate"] == 0.5
     verdict = judge(results, 2, 2)
-    line = next(line for line in speed_report.render(ABOUT, results, verdict).splitlines() if line.startswith("  auto "))
+    line = next(
+        line for line in speed_report.render(ABOUT, results, verdict).splitlines() if line.startswith("  auto ")
+    )
     assert re.search(r"\s9\s+8\s+4\s+50%\s", line)
     page = speed_page.page(ABOUT, results, verdict)
     assert "<td>9</td><td>8</td><td>4</td><td>50%</td>" in page
@@ -285,7 +303,9 @@ class _Page(HTMLParser):
         self.tags.append(tag)
         if tag != "meta":
             self.open.append(tag)
-        self.references += [value or "" for name, value in attrs if name in ("src", "href", "data", "xlink:href", "action")]
+        self.references += [
+            value or "" for name, value in attrs if name in ("src", "href", "data", "xlink:href", "action")
+        ]
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)

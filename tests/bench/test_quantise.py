@@ -9,7 +9,6 @@ import pytest
 from tiny_gguf import write_transformer
 
 from spec_local.errors import BackendError, ModelError, UsageError
-from spec_local.llama import quantise as module
 from spec_local.llama.model import Model
 from spec_local.llama.quantise import TYPES, quantise
 
@@ -40,7 +39,7 @@ def test_a_damaged_source_is_a_sentence_and_leaves_nothing(tmp_path: Path):
 
 
 def test_what_cannot_be_done_is_said_at_once(source: Path, tmp_path: Path):
-    with pytest.raises(UsageError, match="no quantisation 'q9_9'.*q8_0"):
+    with pytest.raises(UsageError, match=r"no quantisation 'q9_9'.*q8_0"):
         quantise(source, tmp_path / "out.gguf", "q9_9")
     with pytest.raises(UsageError, match="over itself"):
         quantise(source, source, "q8_0")
@@ -56,7 +55,7 @@ def test_a_native_crash_becomes_a_sentence(source: Path, tmp_path: Path, monkeyp
     crash = tmp_path / "crash"
     crash.write_text(f"#!{sys.executable}\nimport os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n", encoding="utf-8")
     crash.chmod(0o755)
-    monkeypatch.setattr(module.sys, "executable", str(crash))
+    monkeypatch.setattr(sys, "executable", str(crash))
     with pytest.raises(BackendError, match="died with SIGSEGV while quantising"):
         quantise(source, tmp_path / "out.gguf", "q8_0")
     assert not (tmp_path / "out.gguf").exists()

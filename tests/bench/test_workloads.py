@@ -31,7 +31,7 @@ def test_seven_kinds_of_text_with_five_prompts_each():
 def test_workloads_are_chosen_by_name_and_cut():
     assert [w.name for w in choose_workloads(["json", "code"])] == ["code", "json"]
     assert len(choose_workloads(["chat"])[0].first(2).prompts) == 2
-    with pytest.raises(UsageError, match="no workload 'poems'.*There are code, edit"):
+    with pytest.raises(UsageError, match=r"no workload 'poems'.*There are code, edit"):
         choose_workloads(["poems"])
 
 

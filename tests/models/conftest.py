@@ -245,9 +245,8 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def real_header() -> Callable[[str], Any]:
     """`real_header(name)`: the header of a real model, or a skip where it is not on this machine."""
-    from spec_local.models_manifest import read_header, resolve_model
-
     from spec_local.errors import ModelError
+    from spec_local.models_manifest import read_header, resolve_model
 
     def read(name: str) -> Any:
         try:

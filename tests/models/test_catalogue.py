@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from spec_local.errors import ModelError, UsageError
 from spec_local.models_manifest import catalogue as module
 from spec_local.models_manifest.catalogue import (
     Catalogue,
@@ -23,8 +25,6 @@ from spec_local.models_manifest.catalogue import (
 )
 from spec_local.models_manifest.manage import add_model, remove_model
 from spec_local.models_manifest.resolve import resolve_model, resolve_pair
-
-from spec_local.errors import ModelError, UsageError
 from spec_local.paths import models_folder
 
 FOLDER = Path(module.__file__).parent

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
-from spec_local.models_manifest.gguf_format import TENSOR_TYPES, Array, read_container
-from spec_local.models_manifest.gguf_header import read_header
 
 from spec_local.errors import ModelError
+from spec_local.models_manifest.gguf_format import TENSOR_TYPES, Array, read_container
+from spec_local.models_manifest.gguf_header import read_header
 
 Write = Callable[..., Path]
 Make = Callable[..., bytes]

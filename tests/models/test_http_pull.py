@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from spec_local.errors import DownloadError, ModelError
 from spec_local.models_manifest import http_range
 from spec_local.models_manifest.catalogue import ModelEntry, add_entry
 from spec_local.models_manifest.download import pull
 from spec_local.models_manifest.resolve import NotPulledError, resolve_model
-
-from spec_local.errors import DownloadError, ModelError
 from spec_local.paths import models_folder
 
 Add = Callable[..., Path]

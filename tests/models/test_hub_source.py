@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from spec_local.errors import DownloadError
 from spec_local.models_manifest import http_range, hub
 from spec_local.models_manifest.catalogue import ModelEntry, add_entry
 from spec_local.models_manifest.download import pull
-
-from spec_local.errors import DownloadError
 
 
 @pytest.fixture

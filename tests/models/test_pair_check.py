@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from spec_local.models_manifest.gguf_header import Header, read_header
-from spec_local.models_manifest.pair_check import PairReport, check_pair, require_pair
 
 from spec_local.errors import PairError
+from spec_local.models_manifest.gguf_header import Header, read_header
+from spec_local.models_manifest.pair_check import PairReport, check_pair, require_pair
 
 Write = Callable[..., Path]
 BASE = ["!", "<s>", "<|im_end|>", "Ġthe", "Ċ", "é"]

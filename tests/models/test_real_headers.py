@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from spec_local.models_manifest.gguf_header import Header, read_header
-from spec_local.models_manifest.pair_check import check_pair
 
 from spec_local.errors import ModelError
+from spec_local.models_manifest.gguf_header import Header, read_header
+from spec_local.models_manifest.pair_check import check_pair
 
 pytestmark = pytest.mark.models
 T, D, S, G = "qwen2.5-coder-1.5b-instruct", "qwen2.5-coder-0.5b-instruct", "smollm2-135m-instruct", "gemma-3-270m"

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from spec_local.errors import ModelError, UsageError
 from spec_local.models_manifest.catalogue import ModelEntry, Pair, add_entry
 from spec_local.models_manifest.download import pull
 from spec_local.models_manifest.found import find_files
@@ -16,8 +18,6 @@ from spec_local.models_manifest.gguf_header import read_header
 from spec_local.models_manifest.resolve import NotPulledError, list_models, resolve_model, resolve_pair
 from spec_local.models_manifest.store import requantised_path
 from spec_local.models_manifest.suggest import possible_drafts
-
-from spec_local.errors import ModelError, UsageError
 from spec_local.paths import models_folder
 
 Write = Callable[..., Path]
