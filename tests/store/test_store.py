@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from spec_local.errors import UsageError
 from spec_local.session import store_schema
 from spec_local.session.attachments import Attachment
