@@ -37,7 +37,7 @@ def visible(text: str) -> str:
 class _CodeTheme(HighlightTheme):
     """Textual's colours for code, without underlines."""
 
-    STYLES: ClassVar[dict[tuple[str, ...], str]] = {
+    STYLES: ClassVar[dict[tuple[str, ...], str]] = {  # type: ignore[misc]  # Textual's own is not marked ClassVar
         kind: style.replace(" underline", "") for kind, style in HighlightTheme.STYLES.items()
     }
 

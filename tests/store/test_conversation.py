@@ -177,7 +177,7 @@ def test_reserve(n_ctx, max_tokens, reserve):
     assert reserve_for(n_ctx, max_tokens) == reserve
 
 
-# -- attachments and export ----------------------------------------------------------------------------------------------
+# -- attachments and export ------------------------------------------------------------------------------------
 
 
 def test_mentions():

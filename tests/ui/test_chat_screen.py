@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
-from chat_pilot import chat, words
+from chat_pilot import Chat, chat, words
 from chat_script import Play, ScriptedEngine, loader
 
 from spec_local.errors import BackendError
@@ -17,6 +18,10 @@ from spec_local.ui import figures as show
 from spec_local.ui.turn_view import ORIGIN_STYLES, provenance_lines
 
 PATTERN = ((4, 4), (4, 1), (0, 0))
+
+
+def _shows(c: Chat, text: str) -> bool:
+    return text in c.screen_text()
 
 
 async def test_the_panel_shows_the_figures_of_the_rounds():
@@ -34,7 +39,7 @@ async def test_the_panel_shows_the_figures_of_the_rounds():
             show.gain(s.speedup_estimate),
             *(f"{share:.0%}" for share in s.per_position),
         ):
-            await c.until(lambda text=text: text in c.screen_text(), text)
+            await c.until(partial(_shows, c, text), text)
         assert answer.result["speculation"]["tested"] == s.tested
 
 

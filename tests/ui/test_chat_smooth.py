@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 from chat_pilot import chat
@@ -90,7 +91,8 @@ async def streamed(tokens: int) -> tuple[float, list[float], str]:
             begin = time.monotonic()
             before = len(c.app.composer.text)
             # The key goes the way of a real one: into the queue, behind whatever the application is doing.
-            c.app._driver.send_message(key_x())
+            driver: Any = c.app._driver
+            driver.send_message(key_x())  # type: ignore[no-untyped-call]
             while len(c.app.composer.text) == before:
                 await asyncio.sleep(0.002)
                 assert time.monotonic() - begin < 10

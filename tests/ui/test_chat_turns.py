@@ -254,4 +254,6 @@ async def test_leaving_while_streaming_keeps_what_is_there(tmp_path, key):
         await c.until(lambda: len(c.texts) == 2 and c.texts[1])
         await c.pilot.press(key)
     store = Store(path)
-    assert [(m.text, m.state) for m in store.messages(store.latest())][1] == ("word0 ", "stopped")
+    latest = store.latest()
+    assert latest is not None
+    assert [(m.text, m.state) for m in store.messages(latest)][1] == ("word0 ", "stopped")
