@@ -1,8 +1,8 @@
 """What each acceptance rule would accept along a text, from target and draft rows alone: no draft is drawn.
 
-Let Y be a text the target really wrote, p_i and q_i both models' rows before Y_i, and a round start anywhere in it. Given
-that Y is what is emitted, the chance g_i that the round's first i drafted tokens are Y_1..Y_i and are accepted is known
-in closed form, so expectations need no simulation of the rules, only texts:
+Let Y be a text the target really wrote, p_i and q_i both models' rows before Y_i, and a round start anywhere in it.
+Given that Y is what is emitted, the chance g_i that the round's first i drafted tokens are Y_1..Y_i and are accepted is
+known in closed form, so expectations need no simulation of the rules, only texts:
 
 * rejection: a drafted token equals y and is accepted with probability min(p(y), q(y)), and y is emitted with
   probability p(y), so g_i = Π_j min(1, q_j(Y_j)/p_j(Y_j)); its mean over y is 1 - TV(p, q).

@@ -188,8 +188,8 @@ class Bench:
                             played = player.play(arm, prompt, self.settings.sampling_at(temperature))
                             self.runs.append(Run(arm.name, workload.name, prompt.name, temperature, repeat, played))
                             done += 1
-                            if arm.name == PLAIN and repeat == 0:
-                                self._trace(model, played.sequence, f"{workload.name}/{prompt.name}", workload.name)
+                            if arm.name == PLAIN and repeat == 0 and player.sequence is not None:
+                                self._trace(model, player.sequence, f"{workload.name}/{prompt.name}", workload.name)
                         turn += 1
             now = self._clock()
             if self.settings.deadline_s is not None and (now - started) + (now - begun) > self.settings.deadline_s:

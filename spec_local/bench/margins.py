@@ -37,7 +37,7 @@ def chooser(sequence: Sequence, rule: AcceptanceRule, noise: Noise, position: in
 
 
 def fall(choose: Chooser, logits: Logits, token: int, precision: float = 0.1) -> float:
-    """By how much the logit of the chosen `token` can fall before it is not chosen any more, rounded up by `precision`."""
+    """By how much the logit of the chosen `token` can fall before another one is chosen, rounded up by `precision`."""
     return _smallest(lambda change: choose(_moved(logits, token, -change)) != token, precision)
 
 

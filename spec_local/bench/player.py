@@ -42,8 +42,6 @@ class Played:
     """Seconds of reading the prompt into the draft's cache; 0.0 where the draft model was not used."""
     ttft_s: float
     """Seconds from the request to the first tokens: both readings, as far as they came before, and the first round."""
-    sequence: Sequence
-    """The sequence behind it, finished."""
 
 
 class Player:
@@ -69,6 +67,8 @@ class Player:
         self._clock = clock
         self._cancelled = cancelled
         self._prefill_s = 0.0
+        self.sequence: Sequence | None = None
+        """The sequence behind the last answer, finished; kept apart, since it is large."""
         speculator = engine.speculator
         self._model: PromptTimed | None = None
         self._drafters: dict[str, Drafter] = {}
@@ -110,7 +110,7 @@ class Player:
         for drafter in self._drafters.values():  # what an earlier arm read or indexed is no gift to this one
             drafter.forget(0, 0)
         generation = engine.prepare(self._request(prompt, sampling))
-        sequence = generation.sequence
+        sequence = self.sequence = generation.sequence
         if self._model is not None:
             self._model.prompt_length = sequence.prompt_length
         rounds: list[Round] = []
@@ -136,7 +136,6 @@ class Player:
             self._prefill_s,
             draft_prefill_s,
             ttft_s,
-            sequence,
         )
 
     def _request(self, prompt: BenchPrompt, sampling: Sampling) -> Request:

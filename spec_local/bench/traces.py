@@ -288,6 +288,6 @@ def save(path: Path, traces: Sequence[Trace]) -> None:
         sizes=np.array([len(t) for t in traces]),
         prompt=np.concatenate([np.array(t.prompt, dtype=np.int32) for t in traces]),
         tokens=np.concatenate([np.array(t.tokens, dtype=np.int32) for t in traces]),
-        agree=np.concatenate([t.own for t in traces]),
+        own=np.concatenate([t.own for t in traces]),
         confidence=np.concatenate([np.round(t.confidence * CONFIDENCE_STEPS).astype(np.uint16) for t in traces]),
     )

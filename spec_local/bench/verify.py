@@ -22,11 +22,12 @@ from spec_local.bench.distribution import Distribution, distribution
 from spec_local.bench.findings import Problem, broke_off, culprit
 from spec_local.bench.recording import Recorder
 from spec_local.bench.rig import Rig
-from spec_local.errors import CacheError
+from spec_local.errors import CacheError, UsageError
 from spec_local.sampling import RULES
 from spec_local.sampling.params import Sampling
 from spec_local.session.engine import Engine
 from spec_local.session.generation import Request
+from spec_local.session.loading import cannot_trim
 from spec_local.speculation.controller import Controller, FixedController
 
 PROMPTS = {
@@ -176,9 +177,17 @@ def verify(
 
     Raises:
         Aborted: `cancelled` said so.
+        UsageError: This target is never decoded speculatively, or the engine's passes are padded.
         SpecLocalError: A model or the backend failed.
     """
     started = time.perf_counter()
+    if reason := cannot_trim(engine.loaded.target):
+        raise UsageError(
+            f"There is nothing to verify: {reason}, so every answer is plain decoding.",
+            "Speculation needs a target whose cache can be cut back.",
+        )
+    if engine.options.pad_width:
+        raise UsageError("An engine with padded passes has no ordinary runs to verify.", "Load it without pad_width.")
     plan = plan or make_plan(engine, quick, sampling or Sampling(), pad_width)
     items: list[Setting | LiveRun] = [*plan.settings, *plan.live]
     prompts = {item.prompt for item in items}
@@ -198,7 +207,7 @@ def verify(
                 rig.start_over()
                 continue
             report(f"replay, one token at a time: {run.name}")
-            runs.append((recorder, replay(rig, run.name, recorder), caches))
+            runs.append((recorder, replay(rig, run.name, recorder, len(runs)), caches))
         audited = audit([found for _, found, _ in runs])
         held = cache_audit([(found, caches) for _, found, caches in runs])
         report("distribution")

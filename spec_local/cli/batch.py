@@ -17,12 +17,13 @@ from spec_local.errors import SpecLocalError, UsageError
 if TYPE_CHECKING:
     from spec_local.batch.concurrency import Concurrency
     from spec_local.batch.job import BatchOptions, Job
+    from spec_local.batch.records import InputFormat
     from spec_local.batch.requests import Recipe
     from spec_local.sampling.params import Sampling
     from spec_local.session.engine import Engine
     from spec_local.session.structured import Structure
 
-_SUFFIXES = {".txt": "text", ".text": "text", ".csv": "csv"}
+_SUFFIXES: dict[str, InputFormat] = {".txt": "text", ".text": "text", ".csv": "csv"}
 _JOIN_S = 0.2
 _LAST_PASS_S = 30.0
 """Seconds to wait for the engine to let go after the second Ctrl-C."""
@@ -153,7 +154,7 @@ def _options(arguments: Any) -> BatchOptions:
     from spec_local.batch.prompt_template import PromptTemplate
     from spec_local.batch.records import Layout
 
-    form = arguments.input_format or _SUFFIXES.get(Path(arguments.input).suffix.lower(), "jsonl")
+    form: InputFormat = arguments.input_format or _SUFFIXES.get(Path(arguments.input).suffix.lower(), "jsonl")
     if arguments.column and (form == "text" or arguments.template):
         raise UsageError(
             "--column does not go with " + ("text input." if form == "text" else "--template."),
@@ -176,6 +177,8 @@ def _check_files(source: Any, output: str, summary: str | None) -> None:
     for name, flag in ((output, "--output"), (summary, "--summary")):
         if name is not None and source.is_file(name):
             raise UsageError(f"{flag} is the input file {name}.", "Choose another one.")
+    if summary == output == "-":
+        raise UsageError("Records and summary cannot both go to standard output.", "Give --output or --summary a file.")
     if summary is not None and output != "-" and Path(summary).resolve() == Path(output).resolve():
         raise UsageError("--output and --summary are the same file.", "Choose another one.")
 
@@ -185,7 +188,13 @@ def _slots(parallel: int | str | None, settings: Mapping[str, Setting]) -> tuple
     from spec_local.batch.slots import affordable_slots
     from spec_local.cli.loading import engine_options
 
-    slots = parallel if isinstance(parallel, int) else affordable_slots(engine_options(settings))
+    if isinstance(parallel, int):
+        slots = parallel
+    else:
+        options = engine_options(settings)
+        slots = affordable_slots(options)
+        if options.pad_width:  # leave each sequence a draft of three tokens or more
+            slots = max(1, min(slots, options.pad_width // 4))
     return slots, {**settings, "parallel": Setting(slots, "flag")}
 
 
@@ -219,7 +228,7 @@ def _account(job: Job, engine: Engine, path: str | None) -> None:
     _say(job.summary.line(job.stopped))
     if path is None:
         return
-    figures = job.summary.as_dict(parallel=job.runner.concurrency.limit, stopped=job.stopped, model=engine.describe())
+    figures = job.summary.as_dict(concurrency=job.runner.concurrency, stopped=job.stopped, model=engine.describe())
     text = json.dumps(figures, ensure_ascii=False, indent=2) + "\n"
     try:
         if path == "-":

@@ -40,9 +40,9 @@ class DraftRequest:
     walk: Walk | None = None
     """What a grammar admits after `tokens`; None: everything. What a drafter proposes against it is cut off."""
     guess: Callable[[Sequence[int], int], Sequence[int]] | None = None
-    """`guess(drafted so far, rows of the next pass)`: tokens that another drafter expects next. A model may read them along
-    in that pass: where it then draws the very same ones, the rows after them are there already. It never changes what
-    is drafted."""
+    """`guess(drafted so far, rows of the next pass)`: tokens that another drafter expects next. A model may read them
+    along in that pass: where it then draws the very same ones, the rows after them are there already. It never changes
+    what is drafted."""
 
 
 class Drafter(Protocol):

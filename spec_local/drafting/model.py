@@ -24,7 +24,6 @@ from spec_local.language_model import Chunk, LanguageModel, Logits
 from spec_local.sampling.constraint import Walk
 from spec_local.sampling.row import Row
 
-
 _TOGETHER = 32
 """Most tokens each of several streams brings into their first step."""
 

@@ -67,12 +67,16 @@ class Sampling(BaseModel):
         return bias
 
     def for_draft(self) -> Sampling:
-        """The same, with at most `DRAFT_TOP_K` candidates: for rows that tokens are *drafted* from.
+        """For rows that tokens are *drafted* from: the same, with at most `DRAFT_TOP_K` candidates if truncated at all.
 
-        Any draft row is right, since it changes what is accepted and never what is emitted; this one costs a draft step
-        hardly any time at any setting, and what lies outside it would hardly ever be drafted or accepted.
+        Any draft row is right, since it changes what is accepted and never what is emitted. Where the target's row is
+        truncated, what lies outside the likeliest few would hardly ever be accepted, and leaving it out costs a draft
+        step hardly any time; an untruncated row is left whole, or its tail could never be drafted.
         """
-        return self if 0 < self.top_k <= DRAFT_TOP_K else self.model_copy(update={"top_k": DRAFT_TOP_K})
+        truncated = self.top_k > 0 or self.top_p < 1 or self.min_p > 0 or self.typical_p < 1
+        if not truncated or 0 < self.top_k <= DRAFT_TOP_K:
+            return self
+        return self.model_copy(update={"top_k": DRAFT_TOP_K})
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Sampling:

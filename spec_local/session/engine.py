@@ -435,4 +435,4 @@ def _draft_transform(sampling: Sampling, shared: int, ends: frozenset[int], prom
     """The same transform over the vocabulary both models share; what lies beyond it cannot be drafted."""
     bias = {token: value for token, value in sampling.logit_bias.items() if token < shared}
     ends = frozenset(token for token in ends if token < shared)
-    return Transform(sampling.model_copy(update={"logit_bias": bias}), shared, ends, prompt_length)
+    return Transform(sampling.for_draft().model_copy(update={"logit_bias": bias}), shared, ends, prompt_length)

@@ -1,9 +1,9 @@
 """The controller that maximises tokens per second, zero drafted tokens included.
 
 A round is a renewal: its reward is the emitted tokens, its time is the draft plus one pass. A second is worth ρ tokens,
-the speed achieved lately, and everything is compared in tokens: a draft is made where the tokens it is expected to bring
-exceed ρ × the seconds it adds to the round. Text drafts are weighed token by token with their own confidence; a model
-draft, before it is made, with the optimal stopping table that will also end it (`stopping`).
+the speed achieved lately, and everything is compared in tokens: a draft is made where the tokens it is expected to
+bring exceed ρ × the seconds it adds to the round. Text drafts are weighed token by token with their own confidence; a
+model draft, before it is made, with the optimal stopping table that will also end it (`stopping`).
 
 Being wrong is bounded: a source that lost tokens against plain decoding on this text must promise more than it costs, a
 draft model whose confidence no longer means anything is recognised after two or three tokens, and trying a model again
@@ -13,7 +13,7 @@ that is off is paid from an account into which one token in a hundred goes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 
 from spec_local.drafting.draft import NO_SOURCE, Draft
 from spec_local.speculation.acceptance_model import (
@@ -35,7 +35,7 @@ SPEED_MEMORY, SPEED_START, ROUNDS_START = 0.95, 1.3, 4.0
 plain speed."""
 DRAWN_MEMORY, DRAWN_MEMORY_ALL, DRAWN_START, DRAWN_START_ALL = 0.99, 0.999, 30.0, 100.0
 """Forgetting per drawn token of a sequence's and of everybody's histogram of confidence; tokens each starts with."""
-MODEL_WEIGHT, TEXT_WEIGHT = 20.0, 20.0
+MODEL_WEIGHT, TEXT_WEIGHT = 50.0, 20.0
 """Samples that the prior acceptance of a bin is worth."""
 TRUST_START, TRUST_LEAST, TRUST_HAZARD = 0.999, 0.02, 0.0005
 """Belief that a draft model's confidence means something: at first, at least, and lost per token on principle."""
@@ -45,8 +45,11 @@ LEVEL_STEP, LEVEL_FIRST, LEVEL_MEMORY = 0.2, 1.0, 0.99
 """Step per surprise of the text drafter's level; the first surprises move it by this / their number; forgetting."""
 BALANCE_MEMORY, BALANCE_MOST, BALANCE_FREE, BALANCE_PRICE = 0.98, 3.0, 1.0, 0.25
 """A source's balance forgets per round and is capped; each lost token beyond the free ones asks for this much gain."""
-SHARE_MEMORY = 0.85
-"""Forgetting per round of the share of rounds that the draft model drafted for."""
+PROMISE_WEIGHT, PROMISE_ROUNDS, READ_SHARE = 0.2, 32, 0.5
+"""Weight of one round in the promise of a draft model at hand, and the rounds it is counted on; share of the tokens of
+a text draft that the model is taken to have to read."""
+STALL = 1.5
+"""A round that took so many times what it should, or less than its inverse, counts as this."""
 TABLE_ROUNDS, TABLE_SPEED = 16, 0.04
 """A stopping table is solved again after so many rounds, or when ρ has moved by this much."""
 PROBE_TOKENS, PROBE_FIRST, PROBE_CHEAP, PROBE_LAST = 3, 16, 48, 256
@@ -90,7 +93,8 @@ class AdaptiveController:
         if not pace.drawn:
             scale = DRAWN_START / sum(self._drawn)
             pace.drawn = [scale * d for d in self._drawn]
-            pace.tokens, pace.seconds = ROUNDS_START * SPEED_START, ROUNDS_START * self.costs.target.seconds(1)
+            pace.rounds, pace.tokens = ROUNDS_START, ROUNDS_START * SPEED_START
+            pace.seconds = ROUNDS_START * self.costs.target.seconds(1)
             pace.trust = TRUST_START
             pace.trial_after = PROBE_FIRST
         return pace
@@ -162,10 +166,8 @@ class AdaptiveController:
         rates = self._text_rates(draft.confidence[: min(offer.tokens, self.longest)], pace)
         length, gain = self._best_length(plan, rates)
         gain -= _penalty(pace.balance.get("text", 0.0))
-        if "model" in plan.seat.offers and self.costs.draft is not None:
-            # What the text brings, a draft model that is in use must read later.
-            reading_s = (self.costs.draft.seconds(16) - self.costs.draft.seconds(1)) / 15
-            gain -= pace.share * self._speed(plan) * reading_s * length / 2
+        if pace.promise:  # what the text brings, the draft model must read later
+            gain -= READ_SHARE * self._reading(plan) * length
         if gain <= 0:
             plan.reason = f"text draft off: {rates[0]:.2f} acceptance expected does not pay for its rows"
             return 0.0
@@ -179,8 +181,17 @@ class AdaptiveController:
         table, step = self._table(plan), self._step(plan, 1)
         catch_up = self._step(plan, offer.lag) - step
         gain = pace.trust * table.value - (1 - pace.trust) * 2 * step + self._gain_of_reading(plan, offer, step)
-        # A model that is in use must catch up sooner or later: only the rest of that cost is due to this draft.
-        gain -= (1 - pace.share) * catch_up + _penalty(pace.balance.get("model", 0.0))
+        gain -= _penalty(pace.balance.get("model", 0.0))
+        # Every token is read once, whenever the model is used next, or never: catching up is no cost of this draft but
+        # of having the model at hand, and is paid if that promises more over the next rounds.
+        promise = max(0.0, gain - other_gain)
+        if pace.promise is None:
+            pace.promise = promise
+        pace.promise += PROMISE_WEIGHT * (promise - pace.promise)
+        reading = self._reading(plan) * pace.tokens / pace.rounds
+        at_hand = PROMISE_ROUNDS * (pace.promise - reading) > catch_up
+        if not at_hand:
+            gain -= catch_up
         if gain > other_gain:
             plan.source, plan.limit = "model", min(offer.tokens, self.longest)
             plan.reason = f"model draft on: {self._expected(pace):.2f} acceptance expected"
@@ -223,7 +234,8 @@ class AdaptiveController:
             need = self.costs.break_even(rows, plan.sequences, context, self.longest)
             self._break_even[rows] = (self._rounds, need)
         needs = f"needs {need:.2f} acceptance" if need < 1 else "no acceptance would pay for it"
-        return f"model draft off: {ratio:.2f} of a target step per token, {needs}, has {self._expected(plan.seat.pace):.2f}"
+        has = self._expected(plan.seat.pace)
+        return f"model draft off: {ratio:.2f} of a target step per token, {needs}, has {has:.2f}"
 
     def _expected(self, pace: Pace) -> float:
         """Acceptance that the draft model's next token is expected to have."""
@@ -253,6 +265,12 @@ class AdaptiveController:
         seconds = self.costs.draft.seconds(rows + plan.sequences - 1, plan.seat.context)
         return self._speed(plan) * seconds / plan.sequences
 
+    def _reading(self, plan: Plan) -> float:
+        """Tokens that it costs the draft model to read one token more in a pass."""
+        assert self.costs.draft is not None
+        seconds, context = self.costs.draft.seconds, plan.seat.context
+        return self._speed(plan) / plan.sequences * (seconds(16, context) - seconds(1, context)) / 15
+
     def _table(self, plan: Plan) -> StoppingTable:
         """The stopping table of this sequence, solved anew when it no longer fits."""
         pace, speed = plan.seat.pace, self._speed(plan)
@@ -262,9 +280,7 @@ class AdaptiveController:
             if made_in + TABLE_ROUNDS > self._rounds and abs(made_at / speed - 1) < TABLE_SPEED:
                 return table
         total = sum(pace.drawn)
-        table = solve(
-            self.model.rates(), [d / total for d in pace.drawn], self._step(plan, 1), self._row_costs(plan)
-        )
+        table = solve(self.model.rates(), [d / total for d in pace.drawn], self._step(plan, 1), self._row_costs(plan))
         if len(pace.tables) >= 8:
             pace.tables.clear()
         pace.tables[plan.other_rows] = (table, self._rounds, speed)
@@ -274,7 +290,7 @@ class AdaptiveController:
         """Entry k: tokens that submitting k + 1 drafted tokens instead of k costs."""
         seconds, context, speed = self.costs.target.seconds, plan.seat.context, self._speed(plan)
         passes = [seconds(plan.other_rows + 1 + k, context) for k in range(self.longest + 1)]
-        return [speed * (after - before) for before, after in zip(passes, passes[1:], strict=False)]
+        return [speed * (after - before) for before, after in pairwise(passes)]
 
     def _best_length(self, plan: Plan, rates: Sequence[float]) -> tuple[int, float]:
         """Length in 0..len(rates) with the largest expected gain, and that gain in tokens."""
@@ -308,10 +324,10 @@ class AdaptiveController:
         r, plan = outcome.round, outcome.plan
         pace = plan.seat.pace
         assert plan.plain_s is not None
-        seconds = r.seconds
-        if self.frozen:
-            seconds = self.costs.target.seconds(plan.other_rows + r.width, plan.seat.context)
-            seconds += self._drafting_s([outcome])
+        seconds = self.costs.target.seconds(plan.other_rows + r.width, plan.seat.context) + self._drafting_s([outcome])
+        if not self.frozen:  # what it really took, unless the machine stalled
+            seconds = min(max(r.seconds, seconds / STALL), seconds * STALL)
+        pace.rounds = SPEED_MEMORY * pace.rounds + 1
         pace.tokens = SPEED_MEMORY * pace.tokens + r.emitted
         pace.seconds = SPEED_MEMORY * pace.seconds + seconds
         for source in pace.balance:
@@ -343,7 +359,6 @@ class AdaptiveController:
     def _learn_model(self, outcome: Outcome) -> None:
         r, pace = outcome.round, outcome.plan.seat.pace
         used = r.source == "model"
-        pace.share = SHARE_MEMORY * pace.share + (1 - SHARE_MEMORY) * used
         if not used:
             pace.idle += r.emitted
             return

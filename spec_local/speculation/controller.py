@@ -40,9 +40,10 @@ class Offer:
 class Pace:
     """What a controller remembers of one sequence. Made by `Controller.enter`, belongs to the controller."""
 
+    rounds: float = 0.0
     tokens: float = 0.0
     seconds: float = 0.0
-    """Emitted tokens and wall time of the last rounds, both with the same forgetting: their ratio is the speed."""
+    """The last rounds, their emitted tokens and wall time, all with the same forgetting: ratios are the speed."""
     drawn: list[float] = field(default_factory=list)
     """Forgetting histogram of the draft model's confidence, by bin."""
     trust: float = 1.0
@@ -53,8 +54,9 @@ class Pace:
     """Tokens of the text drafter that were compared with the text."""
     balance: dict[str, float] = field(default_factory=dict)
     """By source: tokens lately won over plain decoding (lost where negative)."""
-    share: float = 1.0
-    """Share of the last rounds that the draft model drafted for."""
+    promise: float | None = None
+    """Running mean of the tokens per round that a draft model which need not catch up would have won;
+    None before the first round."""
     idle: int = 0
     """Tokens emitted since the draft model last drafted."""
     trial_after: int = 0

@@ -184,8 +184,8 @@ class Speculator:
             if not chosen:
                 continue
             requests = [
-                self._request(active[i], plans[i].limit, _more(self.controller, plans[i]), self._guess(plans[i], active[i]))
-                for i in chosen
+                self._request(s, plan.limit, _more(self.controller, plan), self._guess(plan, s))
+                for s, plan in ((active[i], plans[i]) for i in chosen)
             ]
             for i, draft in zip(chosen, self._ask(source, requests), strict=True):
                 drafts[i] = draft

@@ -1,14 +1,14 @@
 """When to stop drafting: an optimal stopping problem, solved backwards and kept as a table of thresholds.
 
-State: k tokens drafted, S = probability that all of them are accepted. Drawing another costs `step` seconds and shows its
-confidence; submitting it costs `V(k+2) − V(k+1)` seconds more in the target pass and brings S·a tokens. With a second
-worth ρ tokens, the value of going on (in tokens, above submitting what is there) is
+State: k tokens drafted, S = probability that all of them are accepted. Drawing another costs `step` seconds and shows
+its confidence; submitting it costs `V(k+2) − V(k+1)` seconds more in the target pass and brings S·a tokens. With a
+second worth ρ tokens, the value of going on (in tokens, above submitting what is there) is
 
     G_k(S) = max(0, −ρ·step + E_a[ max(0, S·a − ρ·(V(k+2) − V(k+1)) + G_{k+1}(S·a)) ])
 
-where the expectation is over the acceptance a that confidences were worth lately, and the inner 0 is the token drawn and
-dropped again. G grows with S, so the rule is: draw one more iff S exceeds the threshold of k. The look-ahead is complete,
-so V may have steps and need not be monotonic.
+where the expectation is over the acceptance a that confidences were worth lately, and the inner 0 is the token drawn
+and dropped again. G grows with S, so the rule is: draw one more iff S exceeds the threshold of k. The look-ahead is
+complete, so V may have steps and need not be monotonic.
 """
 
 from __future__ import annotations

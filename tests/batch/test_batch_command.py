@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -129,6 +130,7 @@ def test_exit_codes(here: Here, tmp_path: Path) -> None:
         (["--input", "{good}", "--timeout-per-item", "nan"], "seconds"),
         (["--input", "{good}", "--input-format", "text", "--column", "q"], "--column"),
         (["--input", "{good}", "--summary", "{good}"], "input file"),
+        (["--input", "{good}", "--summary", "-"], "both go to standard output"),
     ],
 )
 def test_flags_that_make_no_sense_are_refused_before_anything_happens(
@@ -316,3 +318,40 @@ def test_two_runs_on_one_output(tmp_path: Path) -> None:
     first.communicate()
     assert command("--input", source, "--output", out, "--resume")[0] == 0
     assert len(records(out)) == 200
+
+
+@POSIX
+def test_progress_is_drawn_on_a_terminal_and_nowhere_else(tmp_path: Path) -> None:
+    import pty
+
+    source, out = prompts(tmp_path / "in.jsonl", 30), tmp_path / "out.jsonl"
+    ours, theirs = pty.openpty()
+    words = [
+        sys.executable,
+        str(SUPPORT / "scripted_cli.py"),
+        "0.02",
+        "generate",
+        "--input",
+        str(source),
+        "-o",
+        str(out),
+    ]
+    environment = {**os.environ, "SPEC_LOCAL_HOME": "/nonexistent", "TERM": "xterm", "COLUMNS": "120"}
+    process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs, env=environment)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # the terminal is gone when the process is
+        while part := os.read(ours, 4096):
+            shown += part
+    os.close(ours)
+    assert process.communicate()[0] == b""
+    assert process.returncode == 0
+    text = shown.decode()
+    assert "/30" in text
+    assert "tokens/s" in text
+    assert "at once" in text
+    assert "accepted" in text
+    assert "30 answered" in text
+    _, _, err = command("--input", source, "-o", tmp_path / "other")
+    assert "at once" not in err
+    assert "\x1b" not in err

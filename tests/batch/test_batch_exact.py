@@ -88,12 +88,10 @@ def test_seeds_belong_to_lines_not_to_positions() -> None:
     zero, _ = answer([Item(1, 1, "abc", None, {"temperature": 1.5, "seed": 0, "max_tokens": 40})], 2, "model", 4)
     assert zero[1][1] == 0
     assert zero[1] != found[1]
-    drawn = [Item(i, i, "abc", None, {"temperature": 1.5, "max_tokens": 40}) for i in range(1, 6)]
-    first, _ = answer(drawn, 2, "model", 4)
+    free = {"temperature": 1.5, "max_tokens": 40}
+    first, _ = answer([Item(i, i, "abc", None, free) for i in range(1, 6)], 2, "model", 4)
     assert len(set(first.values())) == 5
-    again = [
-        Item(i, i, "abc", None, {"temperature": 1.5, "max_tokens": 40, "seed": seed}) for i, (_, seed) in first.items()
-    ]
+    again = [Item(9, name, "abc", None, {**free, "seed": seed}) for name, (_, seed) in first.items()]
     assert answer(again, 3, "text", 3)[0] == first
 
 
@@ -109,7 +107,7 @@ def test_what_prompts_share_is_prefilled_once() -> None:
     assert isinstance(draft, ModelDrafter)
     assert isinstance(draft.model, ToyModel)
     assert draft.model.copies, "the draft's cache shares as well"
-    assert draft.model.decoded < 3 * len(shared)
+    assert draft.model.decoded < 4 * len(shared), "eight prompts, each with its answer"
     for item in items:
         assert found[item.id] == answer([item], 1, "none", 0)[0][item.id]
 

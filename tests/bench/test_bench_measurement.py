@@ -13,6 +13,7 @@ from spec_local.bench.bench import Bench, BenchSettings, quick
 from spec_local.bench.curves import measure_curves
 from spec_local.bench.player import Player
 from spec_local.bench.results import Results
+from spec_local.bench.speed_report import About, render
 from spec_local.bench.trace_recording import record_trace
 from spec_local.bench.traces import oracle_seconds
 from spec_local.bench.verdict import judge
@@ -135,6 +136,13 @@ def test_the_arms_take_turns():
     firsts = [runs[0].arm for runs in order]
     assert [len(runs) for runs in order] == [7] * 6
     assert len(set(firsts)) > 2, "another arm begins at each prompt"
+
+
+def test_a_warm_up_of_every_arm_is_dropped():
+    engine = TimedEngine()
+    bench, _ = carry_out(engine, settings())
+    lengths = [request.sampling.max_tokens for request in engine.prepared if request.sampling.max_tokens]
+    assert lengths == [8] * 7 + [20] * len(bench.runs)
 
 
 def test_traces_are_those_of_the_draft_and_bound_the_default():
@@ -265,3 +273,27 @@ def test_quick_gives_shorter_answers_on_a_slow_machine():
         pass
     assert {len(run.played.tokens) for run in bench.runs} == {12}
     assert slow.clock() - started < 120
+
+
+def test_case_18_a_slowdown_is_printed_as_one_with_advice():
+    """abetlen/llama-cpp-python#2110: drafting that costs more than it brings, and nobody tells the user."""
+    steep = {1: 0.1, 16: 1.5}  # a processor: n rows cost nearly n single ones
+    workloads = (Workload("prose", "free prose", (BenchPrompt("p", "abc"),)),)
+    engine = TimedEngine(("text",), target_s=steep)
+    bench, results = carry_out(engine, settings(workloads=workloads, temperatures=(0.8,), repeats=3))
+    assert {run.played.prompt_tokens for run in bench.runs} == {3}, "the same prompt"
+    assert {len(run.played.tokens) for run in bench.runs} == {20}, "the same token count"
+    plain, fixed = results.get("plain", 0.8), results.get("fixed-7", 0.8)
+    assert plain is not None and fixed is not None
+    assert len(plain.tokens_per_s.values) == 3, (
+        "three runs beside plain decoding in the same process, the warm-up dropped"
+    )
+    assert plain.tokens_per_s.median == pytest.approx(10.0), "the reading of the prompt is no part of it"
+    assert fixed.ratio.median < 1
+    verdict = judge(results, 2, 2)
+    about = About("toy", None, "a machine", 2, "coupled", 20, 1, 1, "0", {})
+    report = render(about, results, verdict)
+    line = next(line for line in report.splitlines() if line.startswith("  fixed-7 "))
+    assert "slowdown" in line
+    assert "Do not fix the draft length at 7" in report
+    assert "fixed-7 on free prose at temperature 0.8" in report

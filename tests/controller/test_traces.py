@@ -7,18 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from spec_local.bench.traces import COSTS, Costs, Trace, TraceText, load, oracle_seconds, plain_seconds, replay, save
-from spec_local.speculation.controller import FixedController
+from spec_local.drafting.draft import Draft
+from spec_local.speculation.controller import FixedController, Plan
 from spec_local.speculation.cost import Curve
 
 _JAGGED = Costs("jagged", {1: 1.0, 2: 1.4, 3: 1.9, 4: 1.5, 5: 2.2, 64: 20.0}, {1: 0.3, 2: 0.45, 64: 6.0})
 
 
 def _trace(prompt: list[int], tokens: list[int], agree: list[bool]) -> Trace:
-    return Trace("made", "made", 0.0, prompt, tokens, np.array(agree), np.full(len(tokens), 0.8))
+    own = np.where(agree, tokens, -1).astype(np.int32)
+    return Trace("made", "made", 0.0, prompt, tokens, own, np.full(len(tokens), 0.8))
 
 
 @st.composite
@@ -54,7 +55,7 @@ def _exhaustive(trace: Trace, costs: Costs, sources: tuple[str, ...]) -> float:
                 best = min(best, drafting + target.seconds(1 + k) + left(at + a + 1, 2 if a == k else 1))
         return best
 
-    return left(1, 1 + 1 - 1)
+    return left(1, 1)
 
 
 @settings(max_examples=60, deadline=None)
@@ -87,11 +88,28 @@ def test_fixed_draft_of_an_agreeing_model_costs_what_the_tables_say() -> None:
     assert [r.verify_s for r in rounds] == pytest.approx([1.5, 1.5])
 
 
+def test_what_the_model_reads_along_saves_steps_where_it_agrees() -> None:
+    class ReadsThree(FixedController):
+        def guess(self, plan: Plan, draft: Draft, rows: int) -> int:
+            return 3
+
+    passage = [3, 4, 5, 6, 7, 8, 9]
+    right = _trace([1, 2, *passage, 1, 2], passage, [True] * 7)
+    (first, *_) = replay(right, ReadsThree("model", 4), _JAGGED)
+    assert (first.drafted, first.emitted) == (4, 5)
+    assert first.draft_s == pytest.approx(Curve(_JAGGED.draft).seconds(1 + 3))
+    wrong = _trace([1, 2, *passage, 1, 2], passage, [True, True, False, True, True, True, True])
+    (first, *_) = replay(wrong, ReadsThree("model", 4), _JAGGED)
+    steps = Curve(_JAGGED.draft)
+    assert first.accepted == 1
+    assert first.draft_s == pytest.approx(steps.seconds(1 + 3) + steps.seconds(1 + 1))  # two tokens from each pass
+
+
 def test_saved_traces_come_back(tmp_path: Path) -> None:
     made = [_trace([1, 2, 3], [4, 5], [True, False]), _trace([7], [8, 9, 10], [False, True, True])]
     save(tmp_path / "traces.npz", made)
     for before, after in zip(made, load(tmp_path / "traces.npz"), strict=True):
         assert (before.name, before.kind, before.temperature) == (after.name, after.kind, after.temperature)
         assert (before.prompt, before.tokens) == (after.prompt, after.tokens)
-        assert np.array_equal(before.agree, after.agree)
+        assert np.array_equal(before.own, after.own)
         assert np.allclose(before.confidence, after.confidence, atol=1e-4)

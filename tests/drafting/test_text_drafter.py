@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from spec_local.drafting.drafter import DraftRequest
 from spec_local.drafting.text import LONGEST_MATCH, ORDERS, TextDrafter, TextFollower, TextIndex

@@ -74,6 +74,11 @@ def test_frozen() -> None:
 
 def test_draft_rows_are_short_and_otherwise_the_same() -> None:
     assert Sampling().for_draft() == Sampling()
-    for top_k in (0, 129, 5000):
-        whole = Sampling(top_k=top_k, top_p=1.0, min_p=0.0, temperature=1.3, logit_bias={4: -100.0}, seed=3)
+    for cut in ({"top_k": 129}, {"top_k": 5000}, {"top_k": 0, "top_p": 0.9}, {"top_k": 0, "min_p": 0.1}):
+        whole = Sampling(**{"top_p": 1.0, "min_p": 0.0} | cut, temperature=1.3, logit_bias={4: -100.0}, seed=3)
         assert whole.for_draft() == whole.model_copy(update={"top_k": 128})
+
+
+def test_an_untruncated_draft_row_is_left_whole() -> None:
+    whole = Sampling(top_k=0, top_p=1.0, min_p=0.0)
+    assert whole.for_draft() == whole

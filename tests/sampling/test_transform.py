@@ -155,7 +155,7 @@ parameters = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=250, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.data(), rows(), parameters)
 def test_rows_equal_the_reference(data: st.DataObject, logits: np.ndarray, fields: dict[str, Any]) -> None:
     size = len(logits)

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from spec_local.errors import UsageError
 from spec_local.session import store_schema
 from spec_local.session.attachments import Attachment
@@ -215,7 +216,8 @@ def test_two_programs_at_once_lose_nothing(tmp_path):
 def test_rounds_of_a_later_program_are_read_without_their_new_fields():
     from spec_local.session.store_records import rounds_from_json
 
-    text = '{"fields": ["source","width","drafted","tested","accepted","emitted","draft_s","verify_s","host_s","reason","x"],'
+    text = '{"fields": ["source","width","drafted","tested","accepted","emitted",'
+    text += '"draft_s","verify_s","host_s","reason","x"],'
     text += '"rows": [["text",3,2,2,1,2,0.1,0.2,0.3,"why",9]]}'
     assert rounds_from_json(text) == [Round("text", 3, 2, 2, 1, 2, 0.1, 0.2, 0.3, "why")]
 

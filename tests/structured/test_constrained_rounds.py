@@ -36,14 +36,15 @@ def run(drafters: dict[str, Drafter], settings: Any, length: int = 5, **options:
 
 def sources(kind: str, seed: int) -> dict[str, Drafter]:
     other = Table(VOCABULARY, seed=seed + 50, scale=2.0)
-    return {
-        "same": lambda: model_drafter(),
-        "other": lambda: model_drafter(other),
-        "text": text_drafter,
-        "junk": lambda: {"text": junk(VOCABULARY, seed)},
-        "beyond": lambda: {"text": junk(VOCABULARY, seed, beyond=5)},
-        "all": lambda: text_drafter() | model_drafter(),
-    }[kind]()
+    known: dict[str, dict[str, Drafter]] = {
+        "same": model_drafter(),
+        "other": model_drafter(other),
+        "text": text_drafter(),
+        "junk": {"text": junk(VOCABULARY, seed)},
+        "beyond": {"text": junk(VOCABULARY, seed, beyond=5)},
+        "all": text_drafter() | model_drafter(),
+    }
+    return known[kind]
 
 
 @pytest.mark.parametrize("kind", ["same", "other", "text", "junk", "beyond", "all"])

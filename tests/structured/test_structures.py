@@ -53,12 +53,12 @@ def write(structure: Structure, chance: random.Random, most: int = 400) -> bytes
     state = STRUCTURES.start(structure)
     data = b""
     for _ in range(most):
-        allowed = np.flatnonzero(state.allowed())
-        assert len(allowed), "there is always a way to go on, or the end"
+        allowed = [int(token) for token in np.flatnonzero(state.allowed())]
+        assert allowed, "there is always a way to go on, or the end"
         ends = [token for token in allowed if token in VOCABULARY.end_ids]
         # Close what is open where that is possible: a random writer seldom ends by itself.
         closing = [t for t in allowed if VOCABULARY.piece(t)[-1:] in (b'"', b"}", b"]", b")", b"\n")]
-        token = int(chance.choice(ends or (closing if closing and chance.random() < 0.5 else list(allowed))))
+        token = chance.choice(ends or (closing if closing and chance.random() < 0.5 else allowed))
         if token in VOCABULARY.end_ids:
             return data
         data += VOCABULARY.piece(token)

@@ -78,6 +78,7 @@ class TimedEngine:
         self.notices: list[str] = []
         self.cancelled = False
         self.closed = False
+        self.prepared: list[Request] = []
         table = Table(N_VOCAB, seed=1, scale=2.0)
         draft_table = Table(N_VOCAB, seed=2, scale=noise, near=table)
         target = TimedModel(table, self.clock, target_s, self.options.max_rows)
@@ -94,6 +95,7 @@ class TimedEngine:
         return [ord(c) % (N_VOCAB - 1) + 1 for c in f"{request.system or ''}{request.prompt}"], []
 
     def prepare(self, request: Request, slot: int = 0) -> Generation:
+        self.prepared.append(request)
         tokens, _ = self.tokenize(request)
         sampling = request.sampling
         stream = TextStream(lambda token: bytes([96 + token]), sampling.stop)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from spec_local.cli.main import main
 from spec_local.errors import UsageError
 from spec_local.sampling import Sampling, token_logprob
 from spec_local.session.engine import Engine, load
@@ -91,6 +93,29 @@ def test_off_by_default_and_nothing_is_computed(tiny_target: Path, monkeypatch: 
         found = engine.generate("abc", raw=True, sampling=Sampling(max_tokens=5))
         assert found.logprobs is None
         assert "logprobs" not in found.as_dict()
+
+
+def test_the_command_prints_them(tiny_target: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [
+        "generate",
+        "--raw",
+        "-p",
+        "abc",
+        "-m",
+        str(tiny_target),
+        "-d",
+        "text",
+        "--threads",
+        "1",
+        "--n-ctx",
+        "256",
+    ]
+    assert main([*command, "--max-tokens", "3", "--logprobs", "2", "--seed", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["logprobs"]) == len(found["token_ids"])
+    assert all(len(entry["top"]) == 2 for entry in found["logprobs"])
+    assert main([*command, "--logprobs", "21"]) == 2
+    assert "logprobs" in capsys.readouterr().err
 
 
 @pytest.mark.models

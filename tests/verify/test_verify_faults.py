@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tiny_gguf import write_recurrent
 
 from spec_local.bench.conformance import Setting
 from spec_local.bench.findings import Kind, culprit
@@ -17,6 +19,7 @@ from spec_local.bench.verify import LiveRun, Plan, Verification, verify
 from spec_local.cli.main import main
 from spec_local.drafting.model import _Stream
 from spec_local.drafting.token_cache import TokenCache, common_prefix
+from spec_local.errors import Aborted
 from spec_local.llama.context import Context
 from spec_local.sampling import Purpose, Sampling, acceptance
 from spec_local.session.engine import load
@@ -143,6 +146,22 @@ def test_shared_noise_in_a_ratio_test(check: Callable[[str], Verification], monk
     assert "the residual noise of position" in table(found)
 
 
+def test_an_arg_max_draft_tested_with_its_full_row(
+    check: Callable[[str], Verification], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draft_token(self: Any, row: Any, noise: Any, position: int) -> int:
+        return int(row.ids[np.argmax(row.probs)])
+
+    for name, rule in (("rejection", acceptance.Rejection), ("block", acceptance.Block)):
+        monkeypatch.setattr(rule, "draft_token", draft_token)
+        assert kind(check(name)) is Kind.DRAFT
+
+
+def test_a_wrong_acceptance_probability(check: Callable[[str], Verification], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceptance, "acceptance_probability", lambda p, q: min(1.0, 1.3 * p / q))
+    assert kind(check("rejection")) is Kind.ACCEPTANCE
+
+
 def test_a_draft_row_of_the_wrong_position(
     check: Callable[[str], Verification], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +239,40 @@ def test_the_command_prints_json_and_says_1_when_something_is_wrong(
     found = json.loads(capsys.readouterr().out)
     assert (found["passed"], found["kind"]) == (False, "cache")
     assert found["problems"][0].keys() == {"check", "kind", "message"}
+
+
+def test_a_target_that_is_never_decoded_speculatively_is_refused_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_recurrent(tmp_path / "recurrent.gguf")
+    assert main(["verify", "--quick", "-m", str(path), "-d", "text", "--threads", "1", "--n-ctx", "256"]) == 2
+    assert "There is nothing to verify: the cache of recurrent.gguf cannot be cut back" in capsys.readouterr().err
+
+
+def test_an_adversary_and_the_text_itself_need_no_draft_model(tiny_target: Path) -> None:
+    with load(tiny_target, draft="none", options=EngineOptions(threads=1, n_ctx=512)) as engine:
+        found = verify(engine, plan=plan("coupled"))
+    assert found.problems == ()
+    assert {arm.drafter for arm in found.conformance.arms} == {"wrong", "teasing", "text"}
+    assert {cache.model for cache in found.cache.findings} == {"target"}
+
+
+def test_the_engine_answers_as_before_afterwards(tiny_target: Path, tiny_draft: Path) -> None:
+    options = EngineOptions(threads=1, n_ctx=512, draft_length=4)
+    with load(tiny_target, draft=tiny_draft, options=options) as engine:
+        before = engine.generate("hello", raw=True, sampling=OPEN)
+        verify(engine, plan=plan("coupled"))
+        after = engine.generate("hello", raw=True, sampling=OPEN)
+    assert after.token_ids == before.token_ids
+    assert after.statistics.rounds == before.statistics.rounds
+
+
+def test_a_request_to_stop_is_heard(tiny_target: Path) -> None:
+    asked = count()
+    with load(tiny_target, draft="text", options=EngineOptions(threads=1, n_ctx=512, draft_length=4)) as engine:
+        with pytest.raises(Aborted):
+            verify(engine, plan=plan("coupled"), cancelled=lambda: next(asked) > 20)
+        assert engine.generate("hello", raw=True, sampling=OPEN).finish_reason == "length"
 
 
 def test_the_table_of_a_failure_names_the_cause_last(
