@@ -191,7 +191,6 @@ class ModelDrafter:
         Raises:
             CacheError: The cache cannot be cut back: this drafter is of no more use.
         """
-        self._known[slot] = min(length, self._known.get(slot, 0))
         if len(self._cache.tokens(slot)) > length:
             self._cache.cut(slot, length)
 
