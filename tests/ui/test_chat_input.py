@@ -9,9 +9,10 @@ import time
 import pytest
 from chat_pilot import chat, words
 from chat_script import Play, ScriptedEngine
+from textual import events
+
 from spec_local.ui.commands import COMMANDS, parse
 from spec_local.ui.completion import CompletionList
-from textual import events
 
 
 async def paste(c, text: str) -> None:

@@ -7,6 +7,7 @@ import threading
 import pytest
 from chat_pilot import chat, words
 from chat_script import Play, ScriptedEngine, loader
+
 from spec_local.errors import BackendError
 from spec_local.models_manifest import NotPulledError
 from spec_local.session.options import EngineOptions
@@ -277,7 +278,7 @@ async def test_a_fetch_can_be_stopped():
 
     async with chat(puller=pull) as c:
         await c.enter("/pull qwen2.5-coder-1.5b")
-        await c.until(lambda: "fetching qwen2.5-coder-1.5b" in c.dialogue.loading)
+        await c.until(lambda: "fetching qwen2.5-coder-1.5b" in c.dialogue.models.doing)
         await c.pilot.press("escape")
         await c.until(lambda: "was stopped" in c.notices)
         assert stopped.is_set()

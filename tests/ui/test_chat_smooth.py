@@ -8,6 +8,7 @@ import time
 import pytest
 from chat_pilot import chat
 from chat_script import Play
+
 from spec_local.ui.markdown_document import MarkdownDocument, code_blocks
 from spec_local.ui.turn_view import TurnView
 

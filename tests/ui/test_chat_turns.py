@@ -7,6 +7,7 @@ import threading
 import pytest
 from chat_pilot import chat, words
 from chat_script import Play, ScriptedEngine
+
 from spec_local.errors import BackendError
 from spec_local.session.store import Store
 
