@@ -133,7 +133,7 @@ class LinesView(Widget):
             selected = self.screen.get_visual_style("screen--selection")
             line = line.stylize(selected, start, len(line.plain) if end == -1 else end)
         segments: list[Segment] = []
-        left, _right = self.MARGINS
+        left = self.MARGINS[0]
         if left:
             mark, style = self.bar()
             segments.append(Segment(mark, (base + _style(style)).rich_style))

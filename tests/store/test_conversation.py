@@ -108,7 +108,7 @@ def test_settings_of_the_conversation_win_over_the_command_line(talk):
     [
         ("\n  a  b\nc", "a b"),
         ("", ""),
-        ("word " * 40, "word word word word word word word word word word word word…"),
+        ("word " * 40, "word " * 11 + "word…"),
         ("x" * 90, "x" * 60 + "…"),
     ],
 )
@@ -177,7 +177,7 @@ def test_reserve(n_ctx, max_tokens, reserve):
     assert reserve_for(n_ctx, max_tokens) == reserve
 
 
-# -- attachments and export ------------------------------------------------------------------------------------
+# -- attachments and export --------------------------------------------------------------------------------------------
 
 
 def test_mentions():

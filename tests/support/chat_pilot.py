@@ -36,7 +36,7 @@ class Chat:
         self.app, self.pilot, self.engine = app, pilot, engine
 
     @property
-    def dialogue(self) -> Any:
+    def dialogue(self):
         return self.app.dialogue
 
     @property
@@ -76,7 +76,7 @@ class Chat:
 
     def screen_text(self) -> str:
         """What the screen shows, as text."""
-        _width, height = self.app.size
+        height = self.app.size.height
         lines = self.app.screen._compositor.render_strips()
         return "\n".join(strip.text.rstrip() for strip in lines[:height])
 

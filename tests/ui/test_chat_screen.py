@@ -283,7 +283,7 @@ async def test_a_fetch_can_be_stopped():
 
     async with chat(puller=pull) as c:
         await c.enter("/pull qwen2.5-coder-1.5b")
-        await c.until(lambda: "fetching qwen2.5-coder-1.5b" in c.dialogue.loading)
+        await c.until(lambda: "fetching qwen2.5-coder-1.5b" in c.dialogue.models.doing)
         await c.pilot.press("escape")
         await c.until(lambda: "was stopped" in c.notices)
         assert stopped.is_set()
