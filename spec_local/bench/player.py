@@ -75,7 +75,7 @@ class Player:
         if "model" in speculator.drafters and engine.loaded.draft is not None:
             speculator.release(0)
             self._model = PromptTimed(engine.loaded.draft, clock)
-            self._drafters["model"] = ModelDrafter(self._model)
+            self._drafters["model"] = ModelDrafter(self._model, engine.loaded.draft.options.max_rows)
         if "text" in speculator.drafters:
             self._drafters["text"] = TextDrafter()
         longest = max(1, engine.options.longest_draft)

@@ -15,7 +15,7 @@ from spec_local.speculation.cost import CostProfile, Curve
 _CONTEXT = 64
 """Tokens in the cache while measuring."""
 _TARGET_ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
-_DRAFT_ROWS = (1, 2, 4)
+_DRAFT_ROWS = (1, 2, 3, 4, 8, 16, 64)
 
 
 def cost_profile(loaded: Loaded, options: EngineOptions) -> CostProfile:

@@ -387,7 +387,7 @@ class Engine:
             loaded.drop_draft(reason)
         drafters: dict[str, Drafter] = {}
         if loaded.draft is not None:
-            drafters["model"] = ModelDrafter(loaded.draft)
+            drafters["model"] = ModelDrafter(loaded.draft, loaded.draft.options.max_rows)
         if options.draft in ("auto", "text"):
             drafters["text"] = TextDrafter()
         return drafters, "" if drafters else loaded.draft_off or "there is no draft"

@@ -241,12 +241,16 @@ def _target_context(o: EngineOptions) -> ContextOptions:
     )
 
 
+READ_ALONG = 8
+"""Rows of logits a draft context can give in one pass: its own and those of text drafts it reads along."""
+
+
 def _draft_context(o: EngineOptions) -> ContextOptions:
     return ContextOptions(
         n_ctx=o.draft_n_ctx or o.tokens,
         n_seq=o.parallel,
         n_batch=o.batch_size,
-        max_rows=o.parallel,
+        max_rows=max(o.parallel, READ_ALONG),
         threads=o.threads,
         flash_attention=o.flash_attn,
         cache_type_k=o.draft_cache_type_k,
