@@ -42,7 +42,9 @@ def main() -> None:
     ]
     if not texts:
         raise SystemExit("No trace has that temperature.")
-    print(f"{len(texts)} traces, {sum(len(t) for t, _ in texts)} tokens, {len({t.kind for t, _ in texts})} kinds of text")
+    print(
+        f"{len(texts)} traces, {sum(len(t) for t, _ in texts)} tokens, {len({t.kind for t, _ in texts})} kinds of text"
+    )
     print(" ".join(f"{name:>12}" for name in _HEAD))
     for name in arguments.costs:
         for sources in SOURCES:
@@ -52,7 +54,9 @@ def main() -> None:
 def _print_row(name: str, sources: tuple[str, ...], texts: Sequence[tuple[Trace, TraceText]], each: bool) -> None:
     costs = COSTS[name]
     plain = [plain_seconds(trace, costs) for trace, _ in texts]
-    fixed = {n: _speeds(texts, plain, costs, sources, [FixedController(sources[::-1], n)] * len(texts)) for n in LENGTHS}
+    fixed = {
+        n: _speeds(texts, plain, costs, sources, [FixedController(sources[::-1], n)] * len(texts)) for n in LENGTHS
+    }
     cold = _speeds(texts, plain, costs, sources, [AdaptiveController(costs.profile()) for _ in texts])
     warm = _speeds(texts, plain, costs, sources, [AdaptiveController(costs.profile())] * len(texts))
     oracle = [p / oracle_seconds(t, costs, sources, text) for (t, text), p in zip(texts, plain, strict=True)]
