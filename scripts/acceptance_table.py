@@ -48,8 +48,8 @@ def prompts(kinds: Iterable[str]) -> list[tuple[str, str]]:
 def write_texts(engine: Engine, sampling: Sampling, chosen: list[tuple[str, str]]) -> list[Recorder]:
     """All texts at once, plainly, one token of each per pass."""
     generations, recorders = [], []
-    for slot, (_, prompt) in enumerate(chosen):
-        own = sampling.model_copy(update={"seed": 1000 + slot})
+    for slot, (kind, prompt) in enumerate(chosen):
+        own = sampling.model_copy(update={"seed": 1000 + KINDS.index(kind)})
         generation = engine.prepare(Request(prompt, own, speculate=False), slot)
         recorders.append(Recorder(generation.sequence))
         engine.prefill(generation)

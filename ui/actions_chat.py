@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from spec_local.errors import UsageError
 from spec_local.session.attachments import mention, read_attachment
 from spec_local.session.export import export_to
-from spec_local.session.store_records import StoredMessage
+from spec_local.session.store_records import Found, StoredMessage
+from spec_local.ui.dialogs import ConversationPicker, Question, SystemEditor
 
 if TYPE_CHECKING:
     from spec_local.ui.app import ChatApp
@@ -84,7 +85,12 @@ async def new(app: ChatApp, _: str) -> None:
 
 def resume(app: ChatApp, text: str) -> None:
     """Choose a conversation."""
-    app.pick_conversation(text)
+
+    def chosen(found: Found | None) -> None:
+        if found is not None:
+            app.run_worker(app.done(app.dialogue.open(found.id, found.message)))
+
+    app.push_screen(ConversationPicker(app.dialogue.store, text), chosen)
 
 
 def title(app: ChatApp, text: str) -> None:
@@ -97,8 +103,13 @@ def system(app: ChatApp, text: str) -> None:
     """Edit the system message, or set it to what was given."""
     if text:
         set_system(app, "" if text == "none" else text)
-    else:
-        app.edit_system()
+        return
+
+    def saved(edited: str | None) -> None:
+        if edited is not None and edited != app.dialogue.conversation.system:
+            set_system(app, edited)
+
+    app.push_screen(SystemEditor(app.dialogue.conversation.system), saved)
 
 
 def set_system(app: ChatApp, text: str) -> None:
@@ -133,6 +144,9 @@ def delete(app: ChatApp, _: str) -> None:
         await app.dialogue.new()
         app.dialogue.store.delete(identity)
 
-    app.ask(
-        f"Delete “{app.dialogue.conversation.title}” with all its branches?", [("Delete", go), ("Keep", lambda: None)]
-    )
+    def answered(index: int | None) -> None:
+        if index == 1:
+            app.run_worker(app.done(go()))
+
+    question = f"Delete “{app.dialogue.conversation.title}” with all its branches?"
+    app.push_screen(Question(question, ["Keep it", "Delete it"]), answered)

@@ -75,11 +75,18 @@ def _table(app: ChatApp) -> str:
 
 def pick(app: ChatApp, name: str) -> None:
     """Choose target and draft, or load a target by name with the draft that goes with it."""
-    if not name:
-        app.pick_model()
-        return
-    options = app.options.model_copy(update={"target": name, "pair": None, "draft": "auto"})
-    app.dialogue.load(options)
+    from spec_local.ui.model_picker import Choice, ModelPicker
+
+    def chosen(choice: Choice | None) -> None:
+        if choice is not None:
+            update = {"target": choice.target, "draft": choice.draft, "pair": choice.pair}
+            app.options = app.options.model_copy(update=update)
+            app.dialogue.load(app.options)
+
+    if name:
+        chosen(Choice(name, "auto"))
+    else:
+        app.push_screen(ModelPicker(), chosen)
 
 
 def pull(app: ChatApp, name: str) -> None:

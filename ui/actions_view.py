@@ -68,7 +68,9 @@ def theme(app: ChatApp, name: str) -> None:
 
 def keys(app: ChatApp, _: str) -> None:
     """Show keys and commands."""
-    app.show_keys()
+    from spec_local.ui.keys_panel import KeysPanel  # it lists the registry, which names this function
+
+    app.push_screen(KeysPanel())
 
 
 async def leave(app: ChatApp, _: str) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from textual import events as textual_events
 from textual.app import App, ComposeResult, SystemCommand
@@ -21,22 +21,19 @@ from spec_local.errors import SpecLocalError
 from spec_local.sampling.params import Sampling
 from spec_local.session.options import EngineOptions
 from spec_local.session.store import IN_MEMORY, Store
-from spec_local.session.store_records import Found, StoredMessage
-from spec_local.ui.commands import COMMANDS, Command, parse
-from spec_local.ui.completion import CompletionList, candidates
+from spec_local.session.store_records import StoredMessage
+from spec_local.ui import actions_model
+from spec_local.ui.commands import BY_NAME, COMMANDS, Command, parse
 from spec_local.ui.composer import Composer
-from spec_local.ui.dialogs import ConversationPicker, KeysPanel, Question, SystemEditor
 from spec_local.ui.dialogue import Dialogue
 from spec_local.ui.events import WorkerEvent
 from spec_local.ui.figures import TurnFigures
+from spec_local.ui.input_box import InputBox
 from spec_local.ui.speculation_panel import SpeculationPanel
 from spec_local.ui.status import StatusLine, TitleLine
 from spec_local.ui.transcript import EmptyState, Legend, Offer, Transcript
 from spec_local.ui.turn_view import TurnView
 from spec_local.ui.worker import EngineWorker, Loader, Puller, load_engine, pull_model
-
-if TYPE_CHECKING:
-    from spec_local.ui.model_picker import Choice
 
 PANEL_WIDTH_FROM = 100
 """Columns from which the panel is shown unless a person hides it."""
@@ -109,8 +106,8 @@ class ChatApp(App[int]):
         self.title_line = TitleLine(id="title")
         self.legend = Legend(id="legend")
         self.transcript = Transcript(id="transcript")
-        self.completions = CompletionList(id="completions")
-        self.composer = Composer(id="composer")
+        self.input = InputBox(id="input")
+        self.composer = self.input.composer
         self.panel = SpeculationPanel(id="panel")
         self.status_line = StatusLine(id="status")
         self.options = options
@@ -120,8 +117,6 @@ class ChatApp(App[int]):
         self.dialogue = Dialogue(self, store or Store(IN_MEMORY), self.worker, sampling or Sampling(), system)
         self._panel_wanted: bool | None = None
         """What the person chose; None: as the width suggests."""
-        self._editing: int | None = None
-        """Message whose new version is in the input."""
         self._interrupted = -_TWICE_S
         self._panel_timer: Timer | None = None
         self._panel_due = 0.0
@@ -133,8 +128,7 @@ class ChatApp(App[int]):
             with Vertical(id="main"):
                 yield self.legend
                 yield self.transcript
-                yield self.completions
-                yield self.composer
+                yield self.input
             yield self.panel
         yield self.status_line
 
@@ -167,19 +161,19 @@ class ChatApp(App[int]):
 
     def refresh_state(self) -> None:
         dialogue = self.dialogue
-        self.title_line.show(dialogue.conversation.title, dialogue.facts, dialogue.loading)
+        self.title_line.show(dialogue.conversation.title, dialogue.facts, dialogue.models.doing)
         live = dialogue.current
         self.status_line.show(
             figures=self._figures,
             panel=self.panel.display,
             next_on=dialogue.next_on,
             busy=live is not None,
-            doing=dialogue.loading,
+            doing=dialogue.models.doing,
             queued=dialogue.queued is not None,
-            editing=self._editing is not None,
+            editing=self.input.editing is not None,
         )
         for empty in self.transcript.query(EmptyState):
-            empty.loaded = dialogue.facts.title if dialogue.facts else dialogue.loading
+            empty.loaded = dialogue.facts.title if dialogue.facts else dialogue.models.doing
         if self.panel.next_on != dialogue.next_on:
             self.panel.next_on = dialogue.next_on
             self.panel.changed()
@@ -211,15 +205,7 @@ class ChatApp(App[int]):
             self.composer.load_whole(text)
 
     def pick_model(self) -> None:
-        from spec_local.ui.model_picker import ModelPicker
-
-        def chosen(choice: Choice | None) -> None:
-            if choice is not None:
-                update = {"target": choice.target, "draft": choice.draft, "pair": choice.pair}
-                self.options = self.options.model_copy(update=update)
-                self.dialogue.load(self.options)
-
-        self.push_screen(ModelPicker(), chosen)
+        actions_model.pick(self, "")
 
     # -- what commands ask for -----------------------------------------------------------------------------------------
 
@@ -235,40 +221,10 @@ class ChatApp(App[int]):
 
             pyperclip.copy(text)
 
-    def ask(self, text: str, answers: Sequence[tuple[str, Callable[[], Any]]]) -> None:
-        """Ask a question in a dialog; closing it does nothing."""
-
-        def answered(index: int | None) -> None:
-            if index is not None:
-                self.run_worker(self._done(answers[index][1]()))
-
-        self.push_screen(Question(text, [label for label, _ in answers]), answered)
-
     def begin_edit(self, message: StoredMessage) -> None:
         """Put a message into the input to write another version of it."""
-        self._editing = message.id
-        self.composer.load_whole(message.text)
-        self.composer.focus()
+        self.input.edit(message)
         self.refresh_state()
-
-    def edit_system(self) -> None:
-        """Edit the system message in a dialog."""
-        from spec_local.ui.actions_chat import set_system
-
-        def saved(text: str | None) -> None:
-            if text is not None and text != self.dialogue.conversation.system:
-                set_system(self, text)
-
-        self.push_screen(SystemEditor(self.dialogue.conversation.system), saved)
-
-    def pick_conversation(self, text: str) -> None:
-        """Choose an earlier conversation in a dialog."""
-
-        def chosen(found: Found | None) -> None:
-            if found is not None:
-                self.run_worker(self._done(self.dialogue.open(found.id, found.message)))
-
-        self.push_screen(ConversationPicker(self.dialogue.store, text), chosen)
 
     def toggle_panel(self) -> None:
         """Show or hide the panel."""
@@ -281,9 +237,14 @@ class ChatApp(App[int]):
         self.transcript.show_provenance = shown
         self.legend.display = shown
 
-    def show_keys(self) -> None:
-        """Show the keys panel."""
-        self.push_screen(KeysPanel())
+    async def done(self, result: Any) -> None:
+        """Await what a command or a choice in a dialog gave back, if that is to be awaited; errors go to the
+        transcript."""
+        try:
+            if isawaitable(result):
+                await result
+        except SpecLocalError as error:
+            self.transcript.complain(error)
 
     def choose_message(self, index: int) -> None:
         """Move the keys to a message."""
@@ -311,21 +272,16 @@ class ChatApp(App[int]):
     async def perform(self, command: Command, argument: str = "") -> bool:
         """Do a command; an error becomes a message in the transcript. False for an error."""
         try:
-            await self._done(command.action(self, argument))
+            result = command.action(self, argument)
+            if isawaitable(result):
+                await result
         except SpecLocalError as error:
             self.transcript.complain(error)
             return False
         return True
 
-    @staticmethod
-    async def _done(result: Any) -> None:
-        if isawaitable(result):
-            await result
-
     async def action_run_command(self, name: str) -> None:
         """A key of the registry."""
-        from spec_local.ui.commands import BY_NAME
-
         await self.perform(BY_NAME[name])
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -395,12 +351,12 @@ class ChatApp(App[int]):
             command = parse(text)
             if command is not None:
                 self.composer.clear_all()
-                self._end_edit()
+                self.input.editing = None
                 if not await self.perform(*command) and not self.composer.text:
                     self.composer.load_whole(text)
                 return
-            if self._editing is not None:
-                message, self._editing = self._editing, None
+            if self.input.editing is not None:
+                message, self.input.editing = self.input.editing, None
                 await self.dialogue.edit(message, text)
                 self.composer.clear_all()
             elif await self.dialogue.send(text):
@@ -413,45 +369,20 @@ class ChatApp(App[int]):
         self.transcript.follow()
         self.refresh_state()
 
-    def _end_edit(self) -> None:
-        self._editing = None
-
-    def on_composer_edited(self) -> None:
-        if self._editing is not None and not self.composer.text:
-            self._end_edit()
-            self.refresh_state()
-        found = candidates(self, self.composer.before_cursor(), self.composer.text) if self.composer.has_focus else []
-        self.completions.offer(found)
-        self.composer.completing = bool(found)
+    def on_input_box_changed(self) -> None:
+        self.refresh_state()
 
     def on_composer_steered(self, event: Composer.Steered) -> None:
-        completions = self.completions
         if event.key == "pageup":
             self.transcript.release_anchor()
             self.transcript.scroll_page_up(animate=False)
         elif event.key == "pagedown":
             self.transcript.scroll_page_down(animate=False)
-        elif event.key in ("up", "down"):
-            completions.move(-1 if event.key == "up" else 1)
-        elif event.key == "escape":
-            completions.offer([])
-            self.composer.completing = False
-        elif (candidate := completions.chosen) is not None:
-            send = event.key == "enter" and candidate.text.strip() == self.composer.text.strip()
-            if send:
-                completions.offer([])
-                self.composer.completing = False
-                self.composer.post_message(Composer.Submitted(self.composer.whole_text))
-            else:
-                self.composer.complete(candidate.length, candidate.text)
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
     async def on_offer_chosen(self, message: Offer.Chosen) -> None:
-        try:
-            await self._done(message.act())
-        except SpecLocalError as error:
-            self.transcript.complain(error)
+        await self.done(message.act())
         self.composer.focus()
 
     async def on_from_worker(self, message: FromWorker) -> None:

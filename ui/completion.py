@@ -105,6 +105,8 @@ def _paths(typed: str, length: int) -> list[Candidate]:
 class CompletionList(LinesView):
     """The candidates, one of them chosen. It never takes the focus: the input keeps it and sends the keys."""
 
+    MARGINS = (2, 1)
+
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._all: list[Candidate] = []

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, TextArea
 from textual.widgets.option_list import Option
 
-from spec_local.ui.commands import COMMANDS, GROUPS, shown_key
 from spec_local.ui.lines_view import LinesView
 from spec_local.ui.markdown_render import visible
 
@@ -144,54 +143,3 @@ class SystemEditor(ModalScreen["str | None"]):
     def action_save(self) -> None:
         """Take the text over."""
         self.dismiss(self.query_one(TextArea).text.strip())
-
-
-class KeysPanel(ModalScreen[None]):
-    """Every key and command, from the registry."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [("escape,f1,q", "dismiss", "Close")]
-
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog -tall"):
-            with VerticalScroll(can_focus=True):
-                yield KeysList()
-            yield Hint("↑ ↓ scroll · Esc closes")
-
-
-WRITING = (
-    ("Enter", "send"),
-    ("Ctrl+J, Shift+Enter", "new line"),
-    ("↑ ↓", "what was sent before (at the first and last line)"),
-    ("Tab", "complete a command or an @path"),
-    ("PgUp PgDn", "scroll the conversation"),
-    ("Ctrl+P", "command palette"),
-    ("Ctrl+C", "copy what is selected; stop an answer; twice: leave"),
-)
-CHOOSING = (("↑ ↓", "previous and next message"), ("← →", "other versions of it"), ("Enter", "unfold it"))
-
-
-class KeysList(LinesView):
-    """The table of keys."""
-
-    def build(self, width: int) -> Sequence[Content]:
-        lines: list[Content] = []
-
-        def section(title: str, rows: Sequence[tuple[str, str]]) -> None:
-            if lines:
-                lines.append(Content())
-            lines.append(Content.styled(title, "bold $text-primary"))
-            for left, right in rows:
-                pieces = Content(right).wrap(max(1, width - 26)) or [Content()]
-                lines.append(Content.styled(left.ljust(25) + " ", "$text-accent").truncate(26) + pieces[0])
-                lines.extend(Content(" " * 26) + piece for piece in pieces[1:])
-
-        section("Writing", WRITING)
-        for group, title in GROUPS.items():
-            rows = []
-            for command in (c for c in COMMANDS if c.group == group):
-                keys = ", ".join(shown_key(key) for key in command.keys)
-                rows.append((f"/{command.name}" + (f"  {keys}" if keys else ""), command.summary))
-            section(title, rows)
-        chosen = [(key, c.summary) for c in COMMANDS for key in c.message_keys]
-        section("While a message is chosen", [*CHOOSING, *chosen])
-        return lines

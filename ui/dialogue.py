@@ -10,58 +10,26 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from spec_local.errors import ModelError, SpecLocalError, UsageError
+from spec_local.errors import SpecLocalError, UsageError
 from spec_local.sampling.params import Sampling
 from spec_local.session.attachments import attached
 from spec_local.session.conversation import Conversation
 from spec_local.session.store_records import StoredMessage
 from spec_local.ui import events
 from spec_local.ui.comparison import Comparison
-from spec_local.ui.figures import TurnFigures, megabytes
-from spec_local.ui.transcript import SHOWN_AT_FIRST, Notice, Offer, Transcript
+from spec_local.ui.figures import TurnFigures
+from spec_local.ui.live import Live
+from spec_local.ui.models import Models
+from spec_local.ui.stage import Stage
+from spec_local.ui.transcript import SHOWN_AT_FIRST, Notice, Offer
 from spec_local.ui.turn_view import TurnView
-from spec_local.ui.worker import Answer, EngineWorker, Job, Load, Pull
+from spec_local.ui.worker import Answer, EngineWorker
 
 if TYPE_CHECKING:
     from spec_local.session.options import EngineOptions
     from spec_local.session.store import Store
-
-
-class Stage(Protocol):
-    """What the dialogue asks of the application."""
-
-    transcript: Transcript
-
-    def refresh_state(self) -> None:
-        """Title, status line and panel may be out of date."""
-
-    def show_figures(self, figures: TurnFigures | None) -> None:
-        """Show these figures in the panel, now or a little later."""
-
-    def give_back(self, text: str) -> None:
-        """Put a text into the input, unless something stands there."""
-
-    def pick_model(self) -> None:
-        """Let the person choose a model."""
-
-
-@dataclass(slots=True)
-class Live:
-    """An answer under way."""
-
-    job: Answer
-    question: int
-    figures: TurnFigures
-    view: TurnView | None
-    """None for a comparison."""
-    conversation: Conversation
-    started: float
-    comparison: Comparison | None = None
-    notice: Notice | None = None
-    """Where a comparison reports."""
 
 
 class Dialogue:
@@ -82,21 +50,29 @@ class Dialogue:
         self.base = base
         self._system = system
         self.conversation = Conversation(store, system=system)
-        self.facts: events.EngineFacts | None = None
-        """What is loaded; None while nothing is."""
-        self.options: EngineOptions | None = None
-        """What was asked to be loaded last."""
-        self.loading = ""
-        """What is going on before there is an engine; empty otherwise."""
+        self.models = Models(stage, worker)
         self.next_on = True
         """Whether the next turn speculates."""
         self.queued: str | None = None
         """A message that waits for the answer under way, or for the model."""
         self._live: dict[int, Live] = {}
         self._numbers = itertools.count(-1, -1)
-        self._said: set[str] = set()
-        self._pulling: Notice | None = None
-        self._job: Job | None = None
+
+    @property
+    def facts(self) -> events.EngineFacts | None:
+        """What is loaded; None while nothing is."""
+        return self.models.facts
+
+    def load(self, options: EngineOptions) -> None:
+        """Load other models; an answer under way is stopped."""
+        self.stop()
+        self.models.load(options)
+
+    def pull(self, name: str) -> None:
+        """Fetch a model; an answer under way is stopped."""
+        self.models.refuse_second_pull()
+        self.stop()
+        self.models.pull(name)
 
     @property
     def current(self) -> Live | None:
@@ -106,30 +82,7 @@ class Dialogue:
     @property
     def busy(self) -> bool:
         """Something runs that Esc can stop."""
-        return bool(self._live) or self._job is not None
-
-    # -- models ----------------------------------------------------------------------------------------------------
-
-    def load(self, options: EngineOptions) -> None:
-        """Load other models; an answer under way is stopped."""
-        self.stop()
-        self.options = options
-        self.facts = None
-        self.loading = "loading"
-        self._job = Load(options)
-        self.worker.submit(self._job)
-        self._stage.refresh_state()
-
-    def pull(self, name: str) -> None:
-        """Fetch a model, then load what was asked for last."""
-        if isinstance(self._job, Pull):
-            raise UsageError(f"{self._job.name} is being fetched already.", "Esc stops that.")
-        self.stop()
-        self._pulling = self._stage.transcript.note(f"Fetching {name} …", "Esc stops; what is there is kept.")
-        self._job = Pull(name)
-        self.loading = f"fetching {name}"
-        self.worker.submit(self._job)
-        self._stage.refresh_state()
+        return bool(self._live) or self.models.busy
 
     # -- turns -----------------------------------------------------------------------------------------------------
 
@@ -298,60 +251,20 @@ class Dialogue:
             self._started(event)
         elif isinstance(event, events.Finished):
             await self._finished(event)
-        elif isinstance(event, events.Loading):
-            self.loading = f"loading {event.what} {event.fraction:.0%}"
-        elif isinstance(event, events.Loaded):
-            await self._loaded(event)
-        elif isinstance(event, events.LoadFailed):
-            self._load_failed(event)
-        elif isinstance(event, events.Pulling):
-            self._pulling_on(event)
         else:
-            self._pulled(event)
+            self.models.handle(event)
+            await self._models_changed()
         self._stage.refresh_state()
 
-    async def _loaded(self, event: events.Loaded) -> None:
-        self.facts, self.options, self.loading, self._job = event.facts, event.options, "", None
-        for notice in event.facts.notices:
-            self._say_once(notice)
-        queued, self.queued = self.queued, None
-        if queued is not None:
-            await self._send_queued(queued)
-
-    def _load_failed(self, event: events.LoadFailed) -> None:
-        self.loading, self._job = "", None
-        error = event.error
-        choices: list[tuple[str, Callable[[], Any]]] = []
-        name = getattr(error, "name", None)
-        if isinstance(error, ModelError) and isinstance(name, str):
-            size = getattr(error, "bytes", None)
-            choices.append((f"Fetch it ({megabytes(size)})" if size else "Fetch it", lambda: self.pull(name)))
-        choices.append(("Choose a model", self._stage.pick_model))
-        choices.append(("Try again", lambda: self.load(event.options)))
-        if isinstance(error, UsageError):
-            choices = choices[-2:]
-        self._stage.transcript.complain(error, choices)
-        queued, self.queued = self.queued, None
-        if queued is not None:
-            self._stage.give_back(queued)
-
-    def _pulling_on(self, event: events.Pulling) -> None:
-        if self._pulling is not None:
-            of = f" of {megabytes(event.total)} ({event.done / event.total:.0%})" if event.total else ""
-            self._pulling.say(f"{event.what}: {megabytes(event.done)}{of}", self._pulling.hint)
-        self.loading = f"fetching {event.name}" + (f" {event.done / event.total:.0%}" if event.total else "")
-
-    def _pulled(self, event: events.Pulled) -> None:
-        notice, self._pulling, self._job, self.loading = self._pulling, None, None, ""
-        if event.error is not None:
-            if notice is not None:
-                notice.remove()
-            self._stage.transcript.complain(event.error, [("Go on", lambda: self.pull(event.name))])
+    async def _models_changed(self) -> None:
+        """A queued message goes out when there is a model for it, and back where there will be none."""
+        if self.models.busy or self.queued is None:
             return
-        if notice is not None:
-            notice.say(f"{event.name} is here now.")
-        if self.facts is None and self.options is not None:
-            self.load(self.options)
+        queued, self.queued = self.queued, None
+        if self.facts is not None:
+            await self._send_queued(queued)
+        else:
+            self._stage.give_back(queued)
 
     def _started(self, event: events.Started) -> None:
         if (live := self._live.get(event.answer)) is None:
@@ -365,7 +278,7 @@ class Dialogue:
                     Notice(text, "The system message stays; a larger --n-ctx holds more."), before=live.view
                 )
         for notice in event.notices:
-            self._say_once(notice)
+            self.models.say_once(notice)
 
     def _prefilling(self, event: events.Prefilling) -> None:
         if (live := self._live.get(event.answer)) is None:
@@ -411,7 +324,7 @@ class Dialogue:
                 )
             return
         assert live.view is not None
-        message = self._last_state(live, event)
+        message = live.last_state(event)
         if not message.text and (event is None or event.refused or message.state == "stopped"):
             await self._take_back(live, event.error if event else None, seen)
             return
@@ -424,16 +337,9 @@ class Dialogue:
                 self._offer_more()
             self._stage.show_figures(live.figures)
 
-    def _last_state(self, live: Live, event: events.Finished | None) -> StoredMessage:
-        assert live.view is not None
-        if event is not None and event.message is not None:
-            return event.message
-        error = str(event.error) if event is not None and event.error else ""
-        return replace(live.view.message, text=live.view.text, state="failed" if error else "stopped", error=error)
-
     async def _take_back(self, live: Live, error: SpecLocalError | None, seen: bool) -> None:
         """No word of an answer came: the answer goes, and its question too unless it has others."""
-        conversation, question = live.conversation, conversation_question(live)
+        conversation, question = live.conversation, live.conversation.message(live.question).text
         self.store.delete_message(live.job.key)
         conversation.refresh()
         others = conversation.children(live.question)
@@ -495,11 +401,6 @@ class Dialogue:
         if live.conversation is self.conversation:
             self._stage.show_figures(live.figures)
 
-    def _say_once(self, notice: str) -> None:
-        if notice not in self._said:
-            self._said.add(notice)
-            self._stage.transcript.note(notice)
-
     def _offer_more(self) -> None:
         """Ways on after an answer that failed."""
         choices: list[tuple[str, Callable[[], Any]]] = [("Try again", self.regenerate)]
@@ -509,8 +410,3 @@ class Dialogue:
     def _require_engine(self) -> None:
         if self.facts is None:
             raise UsageError("No model is loaded yet.", "/model chooses one.")
-
-
-def conversation_question(live: Live) -> str:
-    """The text of the question an answer belongs to."""
-    return live.conversation.message(live.question).text

@@ -1,4 +1,9 @@
-"""`LinesView`: a widget that is a list of styled lines. Cheap to lay out, however long."""
+"""`LinesView`: a widget that is a list of styled lines. Cheap to lay out and to scroll, however long.
+
+Textual renders a widget's border, padding and content anew, line by line, whenever its size changes; for an answer that
+grows by a line several times a second, and is as high as the screen, that is most of the program's work. Here a line is
+rendered once, with the bar at its left, and kept until it changes.
+"""
 
 from __future__ import annotations
 
@@ -6,40 +11,67 @@ from collections.abc import Sequence
 
 from rich.segment import Segment
 from textual.content import Content
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.style import Style
 from textual.widget import Widget
 
+EMPTY = Content()
+
 
 class LinesView(Widget):
-    """Subclasses say what the lines are (`build`) and when they changed (`changed`); text can be selected."""
+    """Subclasses say what the lines are (`build`) and when they changed (`changed`); text can be selected.
+
+    A subclass has neither border nor padding in CSS: `MARGINS` and `bar` stand for them.
+    """
 
     DEFAULT_CSS = "LinesView { height: auto; width: 1fr; }"
 
+    MARGINS = (0, 0)
+    """Cells left and right of the lines; the first one on the left is the bar's."""
+
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
-        self._lines: Sequence[Content] = ()
-        self._lines_width = -1
+        self._lines: list[Content] = []
+        self._width = -1
+        """Cells of the lines as built last; −1 where they are to be built."""
         self._strips: dict[int, Strip] = {}
+        self._base: Style | None = None
+        """The style those strips were drawn on."""
+
+    # -- for subclasses --------------------------------------------------------------------------------------------
 
     def build(self, width: int) -> Sequence[Content]:
         """All lines for a width in cells, none wider."""
         raise NotImplementedError
 
+    def bar(self) -> tuple[str, str]:
+        """A character and its style for the left edge of every line."""
+        return " ", ""
+
     def changed(self) -> None:
-        """The lines are others now: measure and draw again."""
-        self._lines_width = -1
-        self._strips.clear()
-        if self.is_attached:
+        """The lines are others now: measure, and draw those that differ. Costs nothing before there is a size."""
+        if not self._is_sized:
+            self._width = -1
             self.refresh(layout=True)
+            return
+        before, width = self._lines, self._inner(self.size.width)
+        if width != self._width:
+            self._strips.clear()
+            before = []
+        self._lines, self._width = list(self.build(width)), width
+        same = _same_start(before, self._lines)
+        for y in [y for y in self._strips if y >= same]:
+            del self._strips[y]
+        rest = Region(0, same, self.size.width, max(1, len(self._lines) - same))
+        self.refresh(rest, layout=len(before) != len(self._lines))
 
     def lines(self, width: int) -> Sequence[Content]:
-        """The lines as built last for this width."""
-        if width != self._lines_width:
-            self._lines = self.build(max(1, width))
-            self._lines_width = width
+        """The lines for a width of the whole widget, as built last."""
+        inner = self._inner(width)
+        if inner != self._width:
+            self._lines, self._width = list(self.build(inner)), inner
             self._strips.clear()
         return self._lines
 
@@ -55,35 +87,29 @@ class LinesView(Widget):
         self._strips.clear()
         super().notify_style_update()
 
-    def render_line(self, y: int) -> Strip:
-        width = self.size.width
-        lines = self.lines(width)
-        base = self.visual_style
-        if y >= len(lines):
-            return Strip.blank(width, base.rich_style)
-        selection = self.text_selection
-        if selection is None and y in self._strips:
-            return self._strips[y]
-        line = lines[y]
-        if selection is not None and (span := selection.get_span(y)) is not None:
-            start, end = span
-            line = line.stylize(self._selected, start, len(line.plain) if end == -1 else end)
-        strip = self._strip(line, width, base).apply_offsets(0, y)
-        if selection is None:
-            self._strips[y] = strip
-        return strip
-
-    @staticmethod
-    def _strip(line: Content, width: int, base: Style) -> Strip:
-        segments = [
-            Segment(text, (base + style).rich_style) for text, style in line.render(base, end="", parse_style=_style)
-        ]
-        return Strip(segments).adjust_cell_length(width, base.rich_style)
-
-    @property
-    def _selected(self) -> Style:
-        """How selected text looks."""
-        return self.screen.get_visual_style("screen--selection")
+    def render_lines(self, crop: Region) -> list[Strip]:
+        size = self.size
+        base, background = self.visual_style, self.background_colors[1]
+        if base != self._base:
+            self._strips.clear()
+            self._base = base
+        lines = self.lines(size.width)
+        filters = self.get_line_filters()
+        # A widget on its way out may be painted once more, when it has no screen.
+        selection = self.text_selection if self.is_attached else None
+        strips = []
+        for y in crop.line_range:
+            strip = self._strips.get(y) if selection is None else None
+            if strip is None:
+                strip = self._strip(lines[y] if y < len(lines) else EMPTY, y, size.width, base, selection)
+                for line_filter in filters:
+                    strip = strip.apply_filter(line_filter, background)
+                if selection is None:
+                    self._strips[y] = strip
+            strips.append(strip)
+        if crop.column_span != (0, size.width):
+            strips = [strip.crop(*crop.column_span) for strip in strips]
+        return strips
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         return selection.extract("\n".join(line.plain for line in self._lines)), "\n"
@@ -92,7 +118,43 @@ class LinesView(Widget):
         self._strips.clear()
         self.refresh()
 
+    # -- one line --------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_sized(self) -> bool:
+        return self.is_attached and self.size.width > 0
+
+    def _inner(self, width: int) -> int:
+        return max(1, width - sum(self.MARGINS))
+
+    def _strip(self, line: Content, y: int, width: int, base: Style, selection: Selection | None) -> Strip:
+        if selection is not None and (span := selection.get_span(y)) is not None:
+            start, end = span
+            selected = self.screen.get_visual_style("screen--selection")
+            line = line.stylize(selected, start, len(line.plain) if end == -1 else end)
+        segments: list[Segment] = []
+        left = self.MARGINS[0]
+        if left:
+            mark, style = self.bar()
+            segments.append(Segment(mark, (base + _style(style)).rich_style))
+            segments.append(Segment(" " * (left - 1), base.rich_style))
+        x = 0
+        for text, part in line.render(base, end="", parse_style=_style):
+            segments.append(Segment(text, (base + part).rich_style_with_offset(x, y)))
+            x += len(text)
+        return Strip(segments).adjust_cell_length(width, base.rich_style)
+
 
 def _style(name: str | Style) -> Style:
     """A style by name, with the theme's variables."""
     return name if isinstance(name, Style) else Style.parse(name)
+
+
+def _same_start(before: Sequence[Content], after: Sequence[Content]) -> int:
+    """How many lines at the start are the very same objects."""
+    count = 0
+    for old, new in zip(before, after, strict=False):
+        if old is not new:
+            break
+        count += 1
+    return count

@@ -14,6 +14,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from textual.content import Content
 
+from spec_local.ui.lines_view import EMPTY
 from spec_local.ui.markdown_render import BlockRenderer
 
 
@@ -73,7 +74,7 @@ class MarkdownDocument:
         for block in (*self._closed, self._tail_block):
             lines = block.lines(width)
             if found and lines:
-                found.append(Content())
+                found.append(EMPTY)
             found += lines
         return found
 

@@ -37,7 +37,7 @@ def visible(text: str) -> str:
 class _CodeTheme(HighlightTheme):
     """Textual's colours for code, without underlines."""
 
-    STYLES: ClassVar[dict[tuple[str, ...], str]] = {
+    STYLES: ClassVar[dict[tuple[str, ...], str]] = {  # type: ignore[misc]  # Textual's own is not marked ClassVar
         kind: style.replace(" underline", "") for kind, style in HighlightTheme.STYLES.items()
     }
 
@@ -56,7 +56,9 @@ class BlockRenderer:
 
     def render(self, tokens: Sequence[Token]) -> list[Content]:
         """The lines of all blocks, with an empty one between blocks."""
-        return self._blocks(tokens, self._width, 0)
+        lines = self._blocks(tokens, self._width, 0)
+        # Nested blocks may have no room left for one character beside their marks.
+        return [line if line.cell_length <= self._width else line.truncate(self._width) for line in lines]
 
     def _blocks(self, tokens: Sequence[Token], width: int, depth: int, tight: bool = False) -> list[Content]:
         found: list[Content] = []

@@ -18,6 +18,11 @@ _MOST_POSITIONS = 8
 class SpeculationPanel(LinesView):
     """Shows one answer's figures. They freeze when the answer ends; another one can be put in its place."""
 
+    MARGINS = (3, 2)
+
+    def bar(self) -> tuple[str, str]:
+        return "│", "$foreground 15%"
+
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.figures: TurnFigures | None = None
@@ -34,7 +39,7 @@ class SpeculationPanel(LinesView):
         self.changed()
 
     def build(self, width: int) -> Sequence[Content]:
-        return panel_lines(self.figures, width, self.next_on, self.memory)
+        return [Content(), *panel_lines(self.figures, width, self.next_on, self.memory)]
 
 
 def panel_lines(

@@ -20,6 +20,8 @@ FAINT, GOOD, WARN = "$foreground 55%", "$text-success", "$text-warning"
 class TitleLine(LinesView):
     """The conversation's title, and what is loaded."""
 
+    MARGINS = (2, 2)
+
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._shown = ("", "")
@@ -41,6 +43,8 @@ class TitleLine(LinesView):
 
 class StatusLine(LinesView):
     """State of speculation in short where there is no panel, else what the keys do."""
+
+    MARGINS = (2, 2)
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)

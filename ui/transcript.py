@@ -37,6 +37,12 @@ class Notice(LinesView):
         super().__init__(classes=f"notice -{kind}")
         self.text = text
         self.hint = hint
+        self.kind = kind
+
+    MARGINS = (2, 1)
+
+    def bar(self) -> tuple[str, str]:
+        return "▎", {"error": "$error", "warning": "$warning"}.get(self.kind, "$foreground 25%")
 
     def say(self, text: str, hint: str = "") -> None:
         """Say something else."""
@@ -84,12 +90,16 @@ class Offer(Vertical):
 class Legend(LinesView):
     """The colours of provenance."""
 
+    MARGINS = (2, 2)
+
     def build(self, width: int) -> Sequence[Content]:
         return [legend(width)]
 
 
 class EmptyState(LinesView):
     """What an empty conversation says."""
+
+    MARGINS = (2, 2)
 
     loaded: reactive[str] = reactive("")
 

@@ -33,14 +33,17 @@ ORIGIN_NAMES = {
 }
 _FRAME_S = 0.03
 """Shortest time between two renderings of a growing answer."""
-_SHARE = 4
-"""A rendering is followed by a pause of at least this many times what it took: a long block never eats the screen."""
+_SHARE = 2
+"""From one rendering to the next pass at least this many times what one takes: a long block, or a slow machine, gets
+fewer pictures and not slower keys."""
 _LONG = 40
 """Lines of a person's message shown before it is folded."""
 
 
 class TurnView(LinesView, can_focus=True):
     """A message. An answer on its way grows by `feed`, whose cost does not depend on what is there already."""
+
+    MARGINS = (2, 1)
 
     show_provenance: reactive[bool] = reactive(False)
 
@@ -63,6 +66,15 @@ class TurnView(LinesView, can_focus=True):
     def text(self) -> str:
         """What is there so far."""
         return self._document.source if self.message.role == "assistant" else self.message.text
+
+    def bar(self) -> tuple[str, str]:
+        if self.has_focus:
+            return "▌", "$accent"
+        return ("▌", "$primary") if self.message.role == "user" else (" ", "")
+
+    def watch_has_focus(self, _: bool) -> None:
+        self._strips.clear()
+        self.refresh()
 
     # -- growing ---------------------------------------------------------------------------------------------------
 
@@ -90,14 +102,14 @@ class TurnView(LinesView, can_focus=True):
         if self._timer is not None:
             self._timer.stop()
             self._timer = None
-        if not self.is_attached:
-            return
-        begin = time.monotonic()
-        self.changed()
-        if self.size.width:
-            self.lines(self.size.width)
-        self._drawn = time.monotonic()
-        self._pause = max(_FRAME_S, _SHARE * (self._drawn - begin))
+        if self.is_attached:
+            begin = self._drawn = time.monotonic()
+            self.changed()
+            self.call_after_refresh(self._painted, begin)
+
+    def _painted(self, begin: float) -> None:
+        """The screen has it. What building, layout and painting took decides when to draw again."""
+        self._pause = max(_FRAME_S, _SHARE * (time.monotonic() - begin))
 
     def watch_show_provenance(self) -> None:
         self.changed()

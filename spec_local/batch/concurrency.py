@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 
@@ -12,6 +13,10 @@ class Concurrency(Protocol):
     def limit(self) -> int:
         """Most active sequences now, ≥ 1."""
 
+    @property
+    def speeds(self) -> Mapping[int, float]:
+        """Measured tokens per second of all sequences together, by their number; empty where nothing was compared."""
+
     def observe(self, active: int, emitted: int, seconds: float) -> None:
         """One step: `active` sequences together emitted `emitted` tokens in `seconds`."""
 
@@ -21,6 +26,7 @@ class Fixed:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+        self.speeds: dict[int, float] = {}
 
     def observe(self, active: int, emitted: int, seconds: float) -> None:
         pass
@@ -46,7 +52,6 @@ class Measured:
         """The choice has been made."""
         self.limit = 1
         self.speeds: dict[int, float] = {}
-        """Measured tokens per second of all sequences together, by level."""
         self._before: int | None = None
         self._rounds, self._seconds, self._gain = rounds, seconds, gain
         self._start()

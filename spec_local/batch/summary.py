@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from spec_local.batch.concurrency import Concurrency
 from spec_local.batch.failures import failure_type
 from spec_local.batch.records import BadLine, Id, Item
 from spec_local.batch.runner import Outcome
@@ -106,11 +107,11 @@ class Summary:
         """Figures over the rounds of all answers of this run."""
         return self._tally.statistics()
 
-    def as_dict(self, *, parallel: int, stopped: str | None, model: Mapping[str, Any]) -> dict[str, Any]:
+    def as_dict(self, *, concurrency: Concurrency, stopped: str | None, model: Mapping[str, Any]) -> dict[str, Any]:
         """The object of `--summary`; `lines` = `kept` + `answered` + `failed`.
 
         Args:
-            parallel: Sequences decoded together.
+            concurrency: How many sequences were decoded together.
             stopped: Why the run ended before its input did; None: it did not.
             model: What answered.
         """
@@ -123,7 +124,8 @@ class Summary:
             "errors": dict(self.errors.most_common()),
             "finish_reasons": dict(self.finishes.most_common()),
             "stopped": stopped,
-            "parallel": parallel,
+            "parallel": concurrency.limit,
+            "parallel_tokens_per_s": dict(concurrency.speeds),
             "usage": {
                 "prompt_tokens": self.prompt_tokens,
                 "cached_tokens": self.cached_tokens,

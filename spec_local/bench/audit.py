@@ -30,8 +30,6 @@ Logits = npt.NDArray[np.float32]
 FLOOR = 5e-3
 """Where ε is smaller than this, this counts: a few tokens may have met no large rounding, and a fault moves logits by
 tenths at least."""
-_WIDTHS = (8, 4)
-"""Widths that wide evaluation alternates between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +143,15 @@ def audit(replays: Many[Replay]) -> Audit:
     return Audit(found.replays, tuple(problems))
 
 
-def replay(rig: Rig, name: str, recorder: Recorder) -> Replay:
-    """Evaluate a recorded run's tokens again: one by one, in wide passes, and its last ones in a single batch."""
+def replay(rig: Rig, name: str, recorder: Recorder, turn: int = 0) -> Replay:
+    """Evaluate a recorded run's tokens again: one by one, in wide passes, and its last ones in a single batch.
+
+    Args:
+        rig: The contexts.
+        name: Of the run.
+        recorder: The run.
+        turn: Number of the run: each starts with another of the widths that wide passes take in turn.
+    """
     sequence = recorder.sequence
     tokens, start = sequence.tokens, sequence.prompt_length - 1  # the prompt's last token is a round's first row
     decided = recorder.rule.reproducible or sequence.transform.sampling.temperature == 0.0
@@ -160,14 +165,18 @@ def replay(rig: Rig, name: str, recorder: Recorder) -> Replay:
     margins: list[float] = []
     tail: list[Logits] = []
     epsilon = 0.0
-    for low in range(start, len(tokens), ROWS):
+    widths = (rig.widest, 5, 8)
+    low = start
+    while low < len(tokens):
         rig.check_cancelled()
-        chunk = tokens[low : low + ROWS]
-        width = _WIDTHS[(low - start) // ROWS % len(_WIDTHS)]
+        width = widths[turn % len(widths)]
+        turn += 1
+        chunk = tokens[low : low + max(width, 10)]
         singly = in_passes(rig.single, chunk, 1)  # [chunk, n_vocab]
         epsilon = max(epsilon, float(np.abs(singly - in_passes(rig.wide, chunk, width)).max()))
         tail = [*tail, *singly][-ROWS:]
-        for position, logits in enumerate(singly, low + 1):
+        low += len(chunk)
+        for position, logits in enumerate(singly, low - len(chunk) + 1):
             if not decided or position >= len(tokens):
                 continue
             choose = chooser(sequence, recorder.rule, recorder.noise, position)

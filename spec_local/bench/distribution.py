@@ -245,7 +245,7 @@ def draft_row_distance(runs: Many[tuple[Recorder, Replay]]) -> tuple[float | Non
         return None, []
     mean = {shift: float(np.mean(found)) for shift, found in distances.items() if found}
     nearest = min(mean, key=lambda shift: mean[shift])
-    if nearest != 0:
+    if mean[0] > 2 * mean[nearest] and mean[0] > FAR_ROW / 2:
         message = (
             f"the draft rows given to the acceptance rule fit the position {'after' if nearest > 0 else 'before'} "
             f"their own: mean total variation {mean[nearest]:.2f} there, {mean[0]:.2f} at their own"

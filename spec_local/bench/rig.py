@@ -22,7 +22,9 @@ from spec_local.speculation.sequence import Sequence
 from spec_local.speculation.speculator import Speculator
 
 ROWS = 8
-"""Rows of the widest pass in replays."""
+"""Rows of the widest pass in replays of the draft model."""
+_MOST_ROWS = 32
+"""The same for the target, whose widest pass is as wide as drafts may be long."""
 
 
 class Rig:
@@ -39,6 +41,8 @@ class Rig:
         self.engine = engine
         self.n_ctx = min(n_ctx, engine.n_ctx)
         self.pad_width = pad_width
+        self.widest = max(ROWS, min(engine.options.longest_draft + 1, _MOST_ROWS))
+        """Rows of the widest target pass in replays."""
         self.vocabulary = engine.vocabulary
         self.cancelled = cancelled
         self._undo = ExitStack()
@@ -65,12 +69,12 @@ class Rig:
     @cached_property
     def single(self) -> Context:
         """The target, for evaluating one token at a time."""
-        return self._context(self.engine.loaded.target, rows=ROWS)
+        return self._context(self.engine.loaded.target, rows=self.widest)
 
     @cached_property
     def wide(self) -> Context:
         """The target, for evaluating many tokens at a time."""
-        return self._context(self.engine.loaded.target, rows=ROWS)
+        return self._context(self.engine.loaded.target, rows=self.widest)
 
     @cached_property
     def draft(self) -> Context | None:

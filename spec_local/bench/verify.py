@@ -207,7 +207,7 @@ def verify(
                 rig.start_over()
                 continue
             report(f"replay, one token at a time: {run.name}")
-            runs.append((recorder, replay(rig, run.name, recorder), caches))
+            runs.append((recorder, replay(rig, run.name, recorder, len(runs)), caches))
         audited = audit([found for _, found, _ in runs])
         held = cache_audit([(found, caches) for _, found, caches in runs])
         report("distribution")

@@ -177,6 +177,8 @@ def _check_files(source: Any, output: str, summary: str | None) -> None:
     for name, flag in ((output, "--output"), (summary, "--summary")):
         if name is not None and source.is_file(name):
             raise UsageError(f"{flag} is the input file {name}.", "Choose another one.")
+    if summary == output == "-":
+        raise UsageError("Records and summary cannot both go to standard output.", "Give --output or --summary a file.")
     if summary is not None and output != "-" and Path(summary).resolve() == Path(output).resolve():
         raise UsageError("--output and --summary are the same file.", "Choose another one.")
 
@@ -226,7 +228,7 @@ def _account(job: Job, engine: Engine, path: str | None) -> None:
     _say(job.summary.line(job.stopped))
     if path is None:
         return
-    figures = job.summary.as_dict(parallel=job.runner.concurrency.limit, stopped=job.stopped, model=engine.describe())
+    figures = job.summary.as_dict(concurrency=job.runner.concurrency, stopped=job.stopped, model=engine.describe())
     text = json.dumps(figures, ensure_ascii=False, indent=2) + "\n"
     try:
         if path == "-":

@@ -24,7 +24,6 @@ from spec_local.language_model import Chunk, LanguageModel, Logits
 from spec_local.sampling.constraint import Walk
 from spec_local.sampling.row import Row
 
-
 _TOGETHER = 32
 """Most tokens each of several streams brings into their first step."""
 
@@ -192,7 +191,6 @@ class ModelDrafter:
         Raises:
             CacheError: The cache cannot be cut back: this drafter is of no more use.
         """
-        self._known[slot] = min(length, self._known.get(slot, 0))
         if len(self._cache.tokens(slot)) > length:
             self._cache.cut(slot, length)
 

@@ -20,13 +20,10 @@ from spec_local.session.loading import Loaded
 from spec_local.session.options import EngineOptions
 from spec_local.session.saved import identity, read_saved, saved_path, write_saved
 
-_TEXTS = (
-    "def is_prime(n):\n    if n < 2:\n        return False\n",
-    "The sea was calm, and nobody on the boat had slept that night.",
-    '{"name": "Ada", "born": 1815, "likes": ["engines", "numbers"]}',
-)
+_TEXT = "def is_prime(n):\n    if n < 2:\n        return False  # the sea was calm"
+"""Short, since the first start waits for it; `spec-local verify` measures ε on whole answers."""
 _TOKENS = 8
-"""Tokens of each text that are evaluated, and the widest pass that is compared."""
+"""Tokens of it that are evaluated, and the widest pass that is compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,20 +91,18 @@ def widths_in_use(longest_draft: int, options: EngineOptions) -> tuple[int, ...]
 
 
 def probe(context: Context, widths: Sequence[int]) -> Numerics:
-    """Evaluate three short texts one token at a time and in passes of each width. Leaves slot 0 empty.
+    """Evaluate a short text one token at a time and in passes of each width. Leaves slot 0 empty.
 
-    About `3·(8·V(1) + Σ_w ⌈8/w⌉·V(w))` seconds, V(n) being a pass of n rows.
+    About `8·V(1) + Σ_w ⌈8/w⌉·V(w)` seconds, V(n) being a pass of n rows.
     """
-    epsilon, flips, positions = 0.0, 0, 0
-    room = min(_TOKENS, context.n_ctx - 1)
-    for text in _TEXTS:
-        tokens = context.model.vocabulary.tokenize(text)[:room]
-        single = evaluate(context, tokens, 1)
-        for width in widths:
-            wide = evaluate(context, tokens, width)
-            epsilon = max(epsilon, float(np.abs(wide - single).max()))
-            flips += int((wide.argmax(axis=1) != single.argmax(axis=1)).sum())
-            positions += len(tokens)
+    epsilon, flips = 0.0, 0
+    tokens = context.model.vocabulary.tokenize(_TEXT)[: min(_TOKENS, context.n_ctx - 1)]
+    single = evaluate(context, tokens, 1)
+    for width in widths:
+        wide = evaluate(context, tokens, width)
+        epsilon = max(epsilon, float(np.abs(wide - single).max()))
+        flips += int((wide.argmax(axis=1) != single.argmax(axis=1)).sum())
+    positions = len(tokens) * len(widths)
     return Numerics("bitwise" if epsilon == 0.0 else "tolerance", epsilon, flips, positions, tuple(widths))
 
 

@@ -130,6 +130,7 @@ def test_exit_codes(here: Here, tmp_path: Path) -> None:
         (["--input", "{good}", "--timeout-per-item", "nan"], "seconds"),
         (["--input", "{good}", "--input-format", "text", "--column", "q"], "--column"),
         (["--input", "{good}", "--summary", "{good}"], "input file"),
+        (["--input", "{good}", "--summary", "-"], "both go to standard output"),
     ],
 )
 def test_flags_that_make_no_sense_are_refused_before_anything_happens(

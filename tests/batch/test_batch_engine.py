@@ -156,3 +156,20 @@ def test_from_the_command_line(
     schema.write_text('{"type": "strin"}')
     assert main([*map(str, words), "--resume"]) == 2
     assert "schema.json cannot be compiled" in capsys.readouterr().err
+
+
+def test_auto_takes_as_many_slots_as_memory_has_room_for(tiny_target: Path, tiny_draft: Path) -> None:
+    from spec_local.batch.slots import MOST_ON_CPU, affordable_slots
+    from spec_local.models_manifest import read_header
+    from spec_local.session.memory import Room, plan
+
+    options = EngineOptions(target=str(tiny_target), draft=str(tiny_draft), n_ctx=4096, device=("none",))
+    headers = read_header(tiny_target), read_header(tiny_draft)
+    sizes = {n: plan(options.model_copy(update={"parallel": n}), *headers).needed_host for n in (1, 2, 4, 8)}
+    assert affordable_slots(options, Room(2**40)) == MOST_ON_CPU
+    for slots in (1, 2, 4):
+        assert affordable_slots(options, Room(int(sizes[slots] / 0.6) + 2)) == slots
+        assert affordable_slots(options, Room(int(sizes[slots] / 0.6) - 2)) == max(1, slots // 2)
+    assert affordable_slots(options, Room(1000)) == 1
+    assert affordable_slots(options.model_copy(update={"n_ctx": "auto"}), Room(2**40)) == MOST_ON_CPU
+    assert affordable_slots(options.model_copy(update={"target": "/no/such/file"})) == 1

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from batch_engines import ScriptedEngine, recipe, recited
 
+from spec_local.batch.concurrency import Fixed
 from spec_local.batch.job import BatchOptions, Job
 from spec_local.batch.output import OutputError, OutputFile
 from spec_local.batch.source import Source
@@ -289,7 +290,7 @@ def test_summary_adds_up(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     source.write_text(source.read_text() + '{bad\n\n{"prompt": "REFUSE"}\n{"prompt": "x", "max_tokens": 3}\n')
     job = run(source, out)
-    figures = job.summary.as_dict(parallel=3, stopped=None, model={})
+    figures = job.summary.as_dict(concurrency=Fixed(3), stopped=None, model={})
     assert figures["lines"] == 15 == figures["kept"] + figures["answered"] + figures["failed"]
     assert figures["errors"] == {"invalid_json": 1, "usage": 1}
     assert figures["finish_reasons"] == {"stop": 12, "max_tokens": 1}

@@ -245,7 +245,7 @@ def test_it_learns_from_the_rounds_of_several_sequences() -> None:
     assert {plan.source for plan in controller.plan(seats)} == {"none"}
 
 
-def _drafted(n: int):  # type: ignore[no-untyped-def]
+def _drafted(n: int):
     from spec_local.drafting.draft import Draft
 
     return Draft([1] * n, None, "model", [0.9] * n, [1] * n)

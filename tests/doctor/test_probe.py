@@ -29,7 +29,7 @@ def child(monkeypatch):
             code = repacked if command[3] == "1" else plain
             return subprocess.CompletedProcess(command, code, b"", stderr)
 
-        monkeypatch.setattr(probing.subprocess, "run", run)
+        monkeypatch.setattr(subprocess, "run", run)
         return calls
 
     return install
@@ -67,7 +67,7 @@ def test_a_child_that_hangs_is_a_sentence(monkeypatch):
     def run(command, **_):
         raise subprocess.TimeoutExpired(command, 1)
 
-    monkeypatch.setattr(probing.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
     assert "did not end" in probing.probe().problem
 
 

@@ -10,7 +10,7 @@ from toy_model import ToyModel
 from toy_runs import GREEDY, PROMPT, VOCABULARY, WARM, draft_model, make_sequence, play, speculator, target_model
 
 from spec_local.drafting.draft import Draft
-from spec_local.drafting.drafter import DraftRequest
+from spec_local.drafting.drafter import Drafter, DraftRequest
 from spec_local.drafting.model import ModelDrafter
 from spec_local.drafting.text import TextDrafter
 from spec_local.sampling import RULES
@@ -134,7 +134,7 @@ def test_through_the_round_text_and_records_are_the_same(settings: dict[str, obj
 
     def run(controller: FixedController) -> tuple[list[list[int]], int]:
         draft = draft_model()
-        drafters = {"model": ModelDrafter(draft, most_rows=16), "text": TextDrafter()}
+        drafters: dict[str, Drafter] = {"model": ModelDrafter(draft, most_rows=16), "text": TextDrafter()}
         engine = Speculator(target_model(), drafters, controller)
         both = [make_sequence(settings, seed=s, slot=s, prompt=prompt, rule=rule, max_tokens=60) for s in (0, 1)]
         play(engine, *both)

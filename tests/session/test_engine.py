@@ -51,7 +51,7 @@ def test_the_same_text_with_any_draft_or_none(open_engine: Load, tiny_target: Pa
     for seed in (0, 1, 2):
         sampling = _sampling(temperature=temperature, seed=seed)
         texts = {}
-        for name, arm in {
+        arms: dict[str, dict[str, Any]] = {
             "none": {"draft": "none"},
             "off": {"draft_length": 0},
             "text": {"draft": "text", "draft_length": 5},
@@ -60,7 +60,8 @@ def test_the_same_text_with_any_draft_or_none(open_engine: Load, tiny_target: Pa
             "model 7": {"draft_length": 7},
             "itself": {"draft": tiny_target, "draft_length": 7},
             "auto": {"draft_length": "auto"},
-        }.items():
+        }
+        for name, arm in arms.items():
             with open_engine(**arm) as engine:
                 texts[name] = engine.generate(PROMPT, sampling=sampling)
         expected = texts["none"]
@@ -290,7 +291,7 @@ def test_prompts_up_to_the_context_and_beyond(open_engine: Load) -> None:
 @pytest.mark.parametrize("draft", ["none", "text", None])
 def test_any_context_length_is_filled_to_its_end(open_engine: Load, n_ctx: int, draft: str | None) -> None:
     engine = open_engine(n_ctx=n_ctx, draft=draft)
-    bias = {token: -100.0 for token in engine.vocabulary.end_ids}
+    bias = dict.fromkeys(engine.vocabulary.end_ids, -100.0)
     result = engine.generate(PROMPT, sampling=_sampling(max_tokens=None, logit_bias=bias))
     assert engine.n_ctx == n_ctx == result.model["n_ctx"]
     assert (result.finish_reason, result.limit) == ("length", "context")

@@ -119,7 +119,10 @@ def test_the_next_request_reuses_the_drafts_cache() -> None:
 def test_a_short_draft_context_stops_drafting_and_nothing_else() -> None:
     draft = draft_model(n_ctx=len(PROMPT) + 6)
     sequence = make_sequence(WARM, seed=1, max_tokens=20)
-    play(speculator({"model": ModelDrafter(draft)}, 4), sequence)
+    engine = speculator({"model": ModelDrafter(draft)}, 4)
+    play(engine, sequence)
+    assert not engine.off
+    assert draft.length(0) <= draft.n_ctx
     assert len(sequence.emitted) == 20
     assert sequence.rounds[0].source == "model"
     assert sequence.rounds[-1].source == "none"

@@ -232,6 +232,24 @@ def test_an_interrupt_between_a_pass_and_its_booking() -> None:
             assert sequence.tokens == EXPECTED
 
 
+def test_caches_that_somebody_else_emptied_or_cut_are_read_again() -> None:
+    """The models are the truth, not what is remembered of them: between requests and between rounds."""
+    target, draft = target_model(), draft_model()
+    engine = speculator({"model": ModelDrafter(draft)}, 3, target=target)
+    for left in (0, 5):
+        play(engine, _make())
+        for model in (target, draft):
+            model.trim(0, left)
+        sequence = _make()
+        assert engine.prefill(sequence) == left
+        go_on(engine, sequence, rounds=3)
+        for model in (target, draft):
+            model.trim(0, left)
+        go_on(engine, sequence)
+        assert sequence.tokens == EXPECTED
+        assert not engine.off
+
+
 def test_progress_is_told_and_a_stopped_prefill_is_not_begun_anew() -> None:
     target = target_model(n_batch=4)
     target.abort_at(2)

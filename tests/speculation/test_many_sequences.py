@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from toy_drafters import junk
+from toy_drafters import junk, perfect
 from toy_model import ToyModel
 from toy_runs import (
     DRAFT,
@@ -146,7 +146,7 @@ def test_one_sequence_with_damaged_logits_ends_alone() -> None:
     play(speculator({}, 0, target=ToyModel(damaged, VOCABULARY)), alone)
     assert (alone.finish, alone.tokens) == ("error", healthy.tokens[:16])
     assert "NaN" in str(alone.error)
-    for drafters in (model_drafter(), text_drafter(), {"text": junk(VOCABULARY)}):
+    for drafters in (model_drafter(), text_drafter(), {"text": junk(VOCABULARY)}, {"text": perfect(healthy.tokens)}):
         first = make_sequence(WARM, seed=4, prompt=[4, 4], slot=0)
         second = make_sequence(WARM, seed=5, prompt=[6, 1], max_tokens=40, slot=1)
         play(speculator(drafters, 7, target=ToyModel(damaged, VOCABULARY)), first, second)

@@ -191,10 +191,18 @@ def test_when_the_model_breaks_text_drafts_go_on() -> None:
 
 
 def test_the_draft_model_only_ever_reads_the_history() -> None:
-    sequence = make_sequence(WARM, seed=8)
-    model = Watched(DRAFT, [sequence])
-    play(speculator({"model": ModelDrafter(model)}, 5), sequence)
-    assert len(model.calls) > 20
+    """Of this request, and of the next ones in the slot, which share more or less with it."""
+    model = Watched(DRAFT, [])
+    engine = speculator({"model": ModelDrafter(model)}, 5)
+    prompt = list(PROMPT)
+    for keep, fresh in ((0, prompt), (20, [0]), (4, [7, 7, 7, 7]), (30, [1]), (0, [9, 9]), (25, [2, 2])):
+        sequence = make_sequence(WARM, seed=8, prompt=[*prompt[:keep], *fresh])
+        model.watched[0] = sequence
+        calls = len(model.calls)
+        play(engine, sequence)
+        assert len(model.calls) > calls + 10
+        assert not engine.off
+        prompt = sequence.tokens
 
 
 def test_a_sequence_can_be_continued_after_it_ended() -> None:

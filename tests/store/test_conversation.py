@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from spec_local.errors import ContextFullError, UsageError
 from spec_local.sampling.params import Sampling
 from spec_local.session.attachments import Attachment, attached, mentions, with_attachments
@@ -104,7 +105,12 @@ def test_settings_of_the_conversation_win_over_the_command_line(talk):
 
 @pytest.mark.parametrize(
     ("text", "title"),
-    [("\n  a  b\nc", "a b"), ("", ""), ("word " * 40, "word word word word word word word word word word word word…"), ("x" * 90, "x" * 60 + "…")],
+    [
+        ("\n  a  b\nc", "a b"),
+        ("", ""),
+        ("word " * 40, "word " * 11 + "word…"),
+        ("x" * 90, "x" * 60 + "…"),
+    ],
 )
 def test_titles(text, title):
     assert title_of(text) == title
@@ -171,7 +177,7 @@ def test_reserve(n_ctx, max_tokens, reserve):
     assert reserve_for(n_ctx, max_tokens) == reserve
 
 
-# -- attachments and export ----------------------------------------------------------------------------------------------
+# -- attachments and export --------------------------------------------------------------------------------------------
 
 
 def test_mentions():
@@ -183,7 +189,9 @@ def test_files_are_attached_and_other_mentions_are_text(tmp_path):
     assert attached("@a.py @property @missing.txt", tmp_path) == (Attachment("a.py", "x = 1\n"),)
 
 
-@pytest.mark.parametrize(("data", "reason"), [(b"\xff\xfe\x00", "not UTF-8"), (b"a\x00b", "not a text"), (b"x" * 1_000_001, "MB")])
+@pytest.mark.parametrize(
+    ("data", "reason"), [(b"\xff\xfe\x00", "not UTF-8"), (b"a\x00b", "not a text"), (b"x" * 1_000_001, "MB")]
+)
 def test_what_cannot_be_attached(tmp_path, data, reason):
     (tmp_path / "f").write_bytes(data)
     with pytest.raises(UsageError, match=reason):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from spec_local.errors import UsageError
 from spec_local.session import store_schema
 from spec_local.session.attachments import Attachment
@@ -215,8 +217,8 @@ def test_two_programs_at_once_lose_nothing(tmp_path):
 def test_rounds_of_a_later_program_are_read_without_their_new_fields():
     from spec_local.session.store_records import rounds_from_json
 
-    text = '{"fields": ["source","width","drafted","tested","accepted","emitted","draft_s","verify_s","host_s","reason","x"],'
-    text += '"rows": [["text",3,2,2,1,2,0.1,0.2,0.3,"why",9]]}'
+    names = ["source", "width", "drafted", "tested", "accepted", "emitted", "draft_s", "verify_s", "host_s", "reason"]
+    text = json.dumps({"fields": [*names, "new"], "rows": [["text", 3, 2, 2, 1, 2, 0.1, 0.2, 0.3, "why", 9]]})
     assert rounds_from_json(text) == [Round("text", 3, 2, 2, 1, 2, 0.1, 0.2, 0.3, "why")]
 
 

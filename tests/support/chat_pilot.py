@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from chat_script import Play, ScriptedEngine, loader
+from textual.pilot import Pilot
+
 from spec_local.session.options import EngineOptions
 from spec_local.session.store import IN_MEMORY, Store
 from spec_local.ui.app import ChatApp
 from spec_local.ui.transcript import Notice
-from textual.pilot import Pilot
 
 PATIENCE_S = 30.0
 """A test machine may be very busy; nothing here depends on how long something takes."""
@@ -75,7 +76,7 @@ class Chat:
 
     def screen_text(self) -> str:
         """What the screen shows, as text."""
-        width, height = self.app.size
+        height = self.app.size.height
         lines = self.app.screen._compositor.render_strips()
         return "\n".join(strip.text.rstrip() for strip in lines[:height])
 

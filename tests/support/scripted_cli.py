@@ -16,8 +16,8 @@ def main() -> int:
     from spec_local.cli.main import main as command
 
     delay_s = float(sys.argv[1])
-    loading.load_engine = lambda settings, cancelled: ScriptedEngine(delay_s=delay_s)  # type: ignore[assignment,return-value]
-    slots.affordable_slots = lambda options: 4
+    vars(loading)["load_engine"] = lambda *_: ScriptedEngine(delay_s=delay_s)
+    vars(slots)["affordable_slots"] = lambda *_: 4
     return command(sys.argv[2:])
 
 

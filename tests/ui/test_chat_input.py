@@ -9,9 +9,10 @@ import time
 import pytest
 from chat_pilot import chat, words
 from chat_script import Play, ScriptedEngine
+from textual import events
+
 from spec_local.ui.commands import COMMANDS, parse
 from spec_local.ui.completion import CompletionList
-from textual import events
 
 
 async def paste(c, text: str) -> None:
@@ -185,7 +186,9 @@ async def test_an_unknown_command_names_the_nearest_and_keeps_the_text():
         assert c.app.composer.text == "/regenrate"
 
 
-@pytest.mark.parametrize("text", ["/usr/bin is a folder", "/", "/ not a command", " /new", "/new\nline", "/* comment */"])
+@pytest.mark.parametrize(
+    "text", ["/usr/bin is a folder", "/", "/ not a command", " /new", "/new\nline", "/* comment */"]
+)
 async def test_what_only_looks_like_a_command_is_a_message(text):
     assert parse(text) is None
 
@@ -251,5 +254,9 @@ async def test_every_command_is_in_the_keys_panel_and_the_palette():
 
 
 def test_no_two_commands_share_a_name_or_a_key():
-    for names in ([c.name for c in COMMANDS], [k for c in COMMANDS for k in c.keys], [k for c in COMMANDS for k in c.message_keys]):
+    for names in (
+        [c.name for c in COMMANDS],
+        [k for c in COMMANDS for k in c.keys],
+        [k for c in COMMANDS for k in c.message_keys],
+    ):
         assert len(names) == len(set(names))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
-from chat_pilot import chat, words
+from chat_pilot import Chat, chat, words
 from chat_script import Play, ScriptedEngine, loader
+
 from spec_local.errors import BackendError
 from spec_local.models_manifest import NotPulledError
 from spec_local.session.options import EngineOptions
@@ -18,13 +20,15 @@ from spec_local.ui.turn_view import ORIGIN_STYLES, provenance_lines
 PATTERN = ((4, 4), (4, 1), (0, 0))
 
 
+def _shows(c: Chat, text: str) -> bool:
+    return text in c.screen_text()
+
+
 async def test_the_panel_shows_the_figures_of_the_rounds():
     async with chat(Play(tokens=words(40), pattern=PATTERN)) as c:
         await c.ask("q")
-        await c.until(lambda: c.app.panel.figures is not None and "of 4096" in c.screen_text())
         answer = c.dialogue.conversation.path()[-1]
         s = summarise(c.dialogue.store.rounds(answer.id))
-        shown = c.screen_text()
         assert s.acceptance_rate is not None
         assert s.tokens_per_pass is not None
         for text in (
@@ -35,7 +39,7 @@ async def test_the_panel_shows_the_figures_of_the_rounds():
             show.gain(s.speedup_estimate),
             *(f"{share:.0%}" for share in s.per_position),
         ):
-            assert text in shown, text
+            await c.until(partial(_shows, c, text), text)
         assert answer.result["speculation"]["tested"] == s.tested
 
 
@@ -279,7 +283,7 @@ async def test_a_fetch_can_be_stopped():
 
     async with chat(puller=pull) as c:
         await c.enter("/pull qwen2.5-coder-1.5b")
-        await c.until(lambda: "fetching qwen2.5-coder-1.5b" in c.dialogue.loading)
+        await c.until(lambda: "fetching qwen2.5-coder-1.5b" in c.dialogue.models.doing)
         await c.pilot.press("escape")
         await c.until(lambda: "was stopped" in c.notices)
         assert stopped.is_set()

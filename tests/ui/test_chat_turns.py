@@ -7,6 +7,7 @@ import threading
 import pytest
 from chat_pilot import chat, words
 from chat_script import Play, ScriptedEngine
+
 from spec_local.errors import BackendError
 from spec_local.session.store import Store
 
@@ -253,4 +254,6 @@ async def test_leaving_while_streaming_keeps_what_is_there(tmp_path, key):
         await c.until(lambda: len(c.texts) == 2 and c.texts[1])
         await c.pilot.press(key)
     store = Store(path)
-    assert [(m.text, m.state) for m in store.messages(store.latest())][1] == ("word0 ", "stopped")
+    latest = store.latest()
+    assert latest is not None
+    assert [(m.text, m.state) for m in store.messages(latest)][1] == ("word0 ", "stopped")

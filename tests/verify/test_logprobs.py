@@ -8,6 +8,7 @@ import pytest
 
 from spec_local.cli.main import main
 from spec_local.errors import UsageError
+from spec_local.models_manifest import resolve_model
 from spec_local.sampling import Sampling, token_logprob
 from spec_local.session.engine import Engine, load
 from spec_local.session.options import EngineOptions
@@ -118,20 +119,27 @@ def test_the_command_prints_them(tiny_target: Path, capsys: pytest.CaptureFixtur
     assert "logprobs" in capsys.readouterr().err
 
 
+PROMPT = "Repeat after me, again and again: the sea was calm, and nobody on the boat had slept.\n"
+
+
+def real_answer(draft: str, speculate: bool) -> Result:
+    """500 tokens of a small real model, all passes of one width: texts are equal, so all figures can be compared."""
+    path = resolve_model("smollm2-135m-instruct").path
+    options = EngineOptions(threads=1, n_ctx=1024, draft_length=7, pad_width=8)
+    with load(path, draft=draft if draft == "text" else path, options=options) as engine:
+        return answer(engine, 0.7, speculate, tokens=500, prompt=PROMPT)
+
+
+@pytest.fixture(scope="module")
+def plain() -> Result:
+    return real_answer("text", speculate=False)
+
+
 @pytest.mark.models
 @pytest.mark.slow
-@pytest.mark.parametrize("drafter", ["text", "self"])
-def test_500_tokens_with_and_without_speculation_agree(drafter: str) -> None:
-    """On passes of one width the texts are equal, so every figure can be compared; they agree to the last bit or so."""
-    from spec_local.models_manifest import resolve_model
-
-    path = resolve_model("smollm2-135m-instruct").path
-    draft = "text" if drafter == "text" else str(path)
-    options = EngineOptions(threads=1, n_ctx=1024, draft_length=7, pad_width=8)
-    prompt = "Repeat after me, again and again: the sea was calm, and nobody on the boat had slept.\n"
-    with load(path, draft=draft, options=options) as engine:
-        plain = answer(engine, 0.7, speculate=False, tokens=500, prompt=prompt)
-        found = answer(engine, 0.7, speculate=True, tokens=500, prompt=prompt)
+@pytest.mark.parametrize("draft", ["text", "self"])
+def test_500_tokens_with_and_without_speculation_agree(draft: str, plain: Result) -> None:
+    found = real_answer(draft, speculate=True)
     assert found.statistics.accepted > 50
     assert found.token_ids == plain.token_ids
     assert found.logprobs is not None

@@ -37,7 +37,7 @@ def test_ordinary_passes_have_a_tolerance_and_padded_ones_are_bitwise(tiny_targe
     with load(tiny_target, draft="text", options=options(pad_width=8)) as engine:
         assert engine.numerics == Numerics("bitwise", 0.0, 0, 0, ())
         measured = probe(engine.loaded.target, (2, 4, 8))  # what that rests on
-        assert measured == Numerics("bitwise", 0.0, 0, 72, (2, 4, 8))
+        assert measured == Numerics("bitwise", 0.0, 0, 24, (2, 4, 8))
         assert "same bits" in measured.sentence()
 
 

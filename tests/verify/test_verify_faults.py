@@ -146,6 +146,22 @@ def test_shared_noise_in_a_ratio_test(check: Callable[[str], Verification], monk
     assert "the residual noise of position" in table(found)
 
 
+def test_an_arg_max_draft_tested_with_its_full_row(
+    check: Callable[[str], Verification], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draft_token(self: Any, row: Any, noise: Any, position: int) -> int:
+        return int(row.ids[np.argmax(row.probs)])
+
+    for name, rule in (("rejection", acceptance.Rejection), ("block", acceptance.Block)):
+        monkeypatch.setattr(rule, "draft_token", draft_token)
+        assert kind(check(name)) is Kind.DRAFT
+
+
+def test_a_wrong_acceptance_probability(check: Callable[[str], Verification], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceptance, "acceptance_probability", lambda p, q: min(1.0, 1.3 * p / q))
+    assert kind(check("rejection")) is Kind.ACCEPTANCE
+
+
 def test_a_draft_row_of_the_wrong_position(
     check: Callable[[str], Verification], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,115 @@
+"""Loading and fetching models from within the chat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from spec_local.errors import ModelError, UsageError
+from spec_local.ui import events
+from spec_local.ui.figures import megabytes
+from spec_local.ui.stage import Stage
+from spec_local.ui.transcript import Notice
+from spec_local.ui.worker import EngineWorker, Job, Load, Pull
+
+if TYPE_CHECKING:
+    from spec_local.session.options import EngineOptions
+
+
+class Models:
+    """What is loaded, and what is being loaded or fetched.
+
+    Args:
+        stage: The application.
+        worker: The engine's thread.
+    """
+
+    def __init__(self, stage: Stage, worker: EngineWorker) -> None:
+        self._stage = stage
+        self._worker = worker
+        self.facts: events.EngineFacts | None = None
+        """What is loaded; None while nothing is."""
+        self.options: EngineOptions | None = None
+        """What was asked to be loaded last."""
+        self.doing = ""
+        """What goes on, for people; empty while nothing does."""
+        self._job: Job | None = None
+        self._pulling: Notice | None = None
+        self._said: set[str] = set()
+
+    @property
+    def busy(self) -> bool:
+        """Something is being loaded or fetched."""
+        return self._job is not None
+
+    def load(self, options: EngineOptions) -> None:
+        """Replace what is loaded."""
+        self.options, self.facts, self.doing = options, None, "loading"
+        self._submit(Load(options))
+
+    def pull(self, name: str) -> None:
+        """Fetch a model; then load what was asked for last, if nothing is loaded."""
+        self._pulling = self._stage.transcript.note(f"Fetching {name} …", "Esc stops; what is there is kept.")
+        self.doing = f"fetching {name}"
+        self._submit(Pull(name))
+
+    def refuse_second_pull(self) -> None:
+        """Raise `UsageError` while a model is being fetched."""
+        if isinstance(self._job, Pull):
+            raise UsageError(f"{self._job.name} is being fetched already.", "Esc stops that.")
+
+    def handle(self, event: events.WorkerEvent) -> None:
+        """Take an event about models."""
+        if isinstance(event, events.Loading):
+            self.doing = f"loading {event.what} {event.fraction:.0%}"
+        elif isinstance(event, events.Loaded):
+            self.facts, self.options, self.doing, self._job = event.facts, event.options, "", None
+            for notice in event.facts.notices:
+                self.say_once(notice)
+        elif isinstance(event, events.LoadFailed):
+            self._load_failed(event)
+        elif isinstance(event, events.Pulling):
+            self._pulling_on(event)
+        elif isinstance(event, events.Pulled):
+            self._pulled(event)
+
+    def say_once(self, notice: str) -> None:
+        """Show a notice, unless it was shown before."""
+        if notice not in self._said:
+            self._said.add(notice)
+            self._stage.transcript.note(notice)
+
+    def _submit(self, job: Job) -> None:
+        self._job = job
+        self._worker.submit(job)
+        self._stage.refresh_state()
+
+    def _load_failed(self, event: events.LoadFailed) -> None:
+        self.doing, self._job = "", None
+        error, name = event.error, getattr(event.error, "name", None)
+        choices: list[tuple[str, Callable[[], Any]]] = []
+        if isinstance(error, ModelError) and isinstance(name, str):
+            size = getattr(error, "bytes", None)
+            choices.append((f"Fetch it ({megabytes(size)})" if size else "Fetch it", lambda: self.pull(name)))
+        choices.append(("Choose a model", self._stage.pick_model))
+        choices.append(("Try again", lambda: self.load(event.options)))
+        self._stage.transcript.complain(error, choices)
+
+    def _pulling_on(self, event: events.Pulling) -> None:
+        share = f" {event.done / event.total:.0%}" if event.total else ""
+        self.doing = f"fetching {event.name}{share}"
+        if self._pulling is not None:
+            of = f" of {megabytes(event.total)} ({share.strip()})" if event.total else ""
+            self._pulling.say(f"{event.what}: {megabytes(event.done)}{of}", self._pulling.hint)
+
+    def _pulled(self, event: events.Pulled) -> None:
+        notice, self._pulling, self._job, self.doing = self._pulling, None, None, ""
+        if event.error is not None:
+            if notice is not None:
+                notice.remove()
+            self._stage.transcript.complain(event.error, [("Go on", lambda: self.pull(event.name))])
+            return
+        if notice is not None:
+            notice.say(f"{event.name} is here now.")
+        if self.facts is None and self.options is not None:
+            self.load(self.options)
