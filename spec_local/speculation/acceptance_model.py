@@ -43,27 +43,23 @@ class Bins:
         self.edges = tuple(edges)
         self._kept = [weight * p for p in prior]
         self._seen = [weight] * len(prior)
+        self.rates = [min(max(p, LEAST), MOST) for p in prior]
+        """Estimated acceptance of every bin; to be read only."""
 
     def find(self, number: float) -> int:
         """Index of the bin that holds `number`."""
         return bisect_right(self.edges, number)
 
-    def rate(self, b: int) -> float:
-        """Estimated acceptance in bin `b`."""
-        return min(max(self._kept[b] / self._seen[b], LEAST), MOST)
-
-    def rates(self) -> list[float]:
-        """Estimated acceptance of every bin."""
-        return [self.rate(b) for b in range(len(self._seen))]
-
     def learn(self, b: int, kept: bool) -> None:
         """One token of bin `b` was tested."""
         self._kept[b] = self._kept[b] * FORGETTING + kept
         self._seen[b] = self._seen[b] * FORGETTING + 1.0
+        self.rates[b] = min(max(self._kept[b] / self._seen[b], LEAST), MOST)
 
     def nudge(self, b: int, surprise: float) -> None:
         """Move bin `b` a little towards what happened: `surprise` is 1 or 0 less what was expected of this token."""
-        self._kept[b] = self._seen[b] * shifted(self.rate(b), NUDGE * surprise)
+        self.rates[b] = shifted(self.rates[b], NUDGE * surprise)
+        self._kept[b] = self._seen[b] * self.rates[b]
 
 
 def shifted(rate: float, level: float) -> float:

@@ -12,6 +12,7 @@ that is off is paid from an account into which one token in a hundred goes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise, zip_longest
 
@@ -50,8 +51,8 @@ PROMISE_WEIGHT, PROMISE_ROUNDS, READ_SHARE = 0.2, 32, 0.5
 a text draft that the model is taken to have to read."""
 STALL = 1.5
 """A round that took so many times what it should, or less than its inverse, counts as this."""
-TABLE_ROUNDS, TABLE_SPEED = 16, 0.04
-"""A stopping table is solved again after so many rounds, or when ρ has moved by this much."""
+TABLE_ROUNDS, TABLE_SPEED = 24, 0.08
+"""A stopping table is solved again after so many rounds; there is one for each so large step of ρ."""
 PROBE_TOKENS, PROBE_FIRST, PROBE_CHEAP, PROBE_LAST = 3, 16, 48, 256
 """Tokens of a trial draft; idle tokens before the first trial, at most where trials are cheap, and at most."""
 CREDIT_START, CREDIT_RATE, CREDIT_MOST = 10.0, 0.01, 10.0
@@ -96,7 +97,7 @@ class AdaptiveController:
             pace.rounds, pace.tokens = ROUNDS_START, ROUNDS_START * SPEED_START
             pace.seconds = ROUNDS_START * self.costs.target.seconds(1)
             pace.trust = TRUST_START
-            pace.trial_after = PROBE_FIRST
+            pace.trial_gap = pace.trial_after = PROBE_FIRST
         return pace
 
     def plan(self, seats: Sequence[Seat]) -> list[Plan]:
@@ -122,9 +123,10 @@ class AdaptiveController:
         drafted = len(confidence)
         if drafted >= plan.limit or plan.trial:
             return drafted < plan.limit
-        survival = 1.0
-        for rate in self._model_rates(confidence, plan.seat.pace):
+        seen, survival = plan.survival
+        for rate in self._model_rates(confidence[seen:], plan.seat.pace):
             survival *= rate
+        plan.survival = drafted, survival
         return self._table(plan).more(drafted, survival)
 
     def shorten(self, plan: Plan, draft: Draft) -> int:
@@ -152,6 +154,9 @@ class AdaptiveController:
         self._started(seat.pace)
         plain_s = self.costs.target.seconds(other_rows + 1, seat.context)
         plan = Plan(NO_SOURCE, 0, "plain decoding: nothing to draft from", seat, plain_s, other_rows, sequences)
+        # ρ is the speed of all sequences together, and never below that of plain decoding.
+        plan.speed = sequences * max(seat.pace.tokens / seat.pace.seconds, 1 / plain_s)
+        plan.rows = self._row_costs(plan)
         text, model = seat.offers.get("text"), seat.offers.get("model")
         gain = 0.0
         if text is not None and text.draft is not None:
@@ -204,9 +209,11 @@ class AdaptiveController:
         """Try a model again that is off, if what may be found out is worth it and the account allows it."""
         pace = plan.seat.pace
         cost = catch_up + PROBE_TOKENS * step
-        pace.trial_after = min(2 * pace.trial_after, max(PROBE_CHEAP, int(100 * cost)), PROBE_LAST)
-        hope = solve(self.model.rates(), HOPE, step, self._row_costs(plan)).value
+        pace.trial_gap = min(2 * pace.trial_gap, max(PROBE_CHEAP, int(100 * cost)), PROBE_LAST)
+        pace.trial_after = pace.idle + pace.trial_gap
+        hope = solve(self.model.rates, HOPE, step, plan.rows).value
         if HOPE_CHANCE * HOPE_ROUNDS * hope > cost and self.credit > cost:
+            pace.trial_after = pace.trial_gap
             plan.source, plan.limit, plan.trial = "model", min(offer.tokens, PROBE_TOKENS), True
             plan.reason = f"model draft tried again after {pace.idle} tokens"
 
@@ -221,7 +228,7 @@ class AdaptiveController:
             return 0.0
         rates = self._text_rates(text.draft.confidence[:length], pace)
         first = self._step(plan, offer.lag + length) - self._step(plan, offer.lag)
-        return gain_of_reading(rates, min(self._expected(pace), 0.995), first, step, self._row_costs(plan))
+        return gain_of_reading(rates, min(self._expected(pace), 0.995), first, step, plan.rows)
 
     def _why_off(self, plan: Plan) -> str:
         """Why the draft model is not used, in words."""
@@ -239,63 +246,61 @@ class AdaptiveController:
 
     def _expected(self, pace: Pace) -> float:
         """Acceptance that the draft model's next token is expected to have."""
-        mean = sum(d * r for d, r in zip(pace.drawn, self.model.rates(), strict=True)) / sum(pace.drawn)
+        mean = sum(d * r for d, r in zip(pace.drawn, self.model.rates, strict=True)) / sum(pace.drawn)
         return pace.trust * mean + (1 - pace.trust) * LOOSE
 
     def _model_rates(self, confidence: Sequence[float], pace: Pace) -> list[float]:
         """Acceptance of the draft model's tokens with these confidences."""
-        find, rate, trust = self.model.find, self.model.rate, pace.trust
+        find, rates, trust = self.model.find, self.model.rates, pace.trust
         loose = (1 - trust) * LOOSE
-        return [trust * rate(find(c)) + loose for c in confidence]
+        return [trust * rates[find(c)] + loose for c in confidence]
 
     def _text_rates(self, confidence: Sequence[float], pace: Pace) -> list[float]:
         """Acceptance of the text drafter's tokens with these confidences."""
-        find, rate, level = self.text.find, self.text.rate, pace.level
-        return [shifted(rate(find(c)), level) for c in confidence]
-
-    def _speed(self, plan: Plan) -> float:
-        """ρ: tokens per second of all sequences together, at least plain decoding."""
-        pace = plan.seat.pace
-        assert plan.plain_s is not None
-        return plan.sequences * max(pace.tokens / pace.seconds, 1 / plan.plain_s)
+        find = self.text.find
+        rates = [shifted(rate, pace.level) for rate in self.text.rates]
+        return [rates[find(c)] for c in confidence]
 
     def _step(self, plan: Plan, rows: int) -> float:
         """Tokens that a draft pass over `rows` rows of this sequence costs, its share of a pass for all of them."""
         assert self.costs.draft is not None
         seconds = self.costs.draft.seconds(rows + plan.sequences - 1, plan.seat.context)
-        return self._speed(plan) * seconds / plan.sequences
+        return plan.speed * seconds / plan.sequences
 
     def _reading(self, plan: Plan) -> float:
         """Tokens that it costs the draft model to read one token more in a pass."""
         assert self.costs.draft is not None
         seconds, context = self.costs.draft.seconds, plan.seat.context
-        return self._speed(plan) / plan.sequences * (seconds(16, context) - seconds(1, context)) / 15
+        return plan.speed / plan.sequences * (seconds(16, context) - seconds(1, context)) / 15
 
     def _table(self, plan: Plan) -> StoppingTable:
         """The stopping table of this sequence, solved anew when it no longer fits."""
-        pace, speed = plan.seat.pace, self._speed(plan)
-        known: tuple[StoppingTable, int, float] | None = pace.tables.get(plan.other_rows)
-        if known is not None:
-            table, made_in, made_at = known
-            if made_in + TABLE_ROUNDS > self._rounds and abs(made_at / speed - 1) < TABLE_SPEED:
-                return table
+        pace = plan.seat.pace
+        key = plan.other_rows, round(math.log(plan.speed) / TABLE_SPEED)
+        known: tuple[StoppingTable, int] | None = pace.tables.get(key)
+        if known is not None and known[1] + TABLE_ROUNDS > self._rounds:
+            return known[0]
         total = sum(pace.drawn)
-        table = solve(self.model.rates(), [d / total for d in pace.drawn], self._step(plan, 1), self._row_costs(plan))
-        if len(pace.tables) >= 8:
+        weights = [d / total for d in pace.drawn]
+        table = solve(self.model.rates, weights, self._step(plan, 1), plan.rows)
+        if len(pace.tables) >= 16:
             pace.tables.clear()
-        pace.tables[plan.other_rows] = (table, self._rounds, speed)
+        pace.tables[key] = (table, self._rounds)
         return table
 
     def _row_costs(self, plan: Plan) -> list[float]:
         """Entry k: tokens that submitting k + 1 drafted tokens instead of k costs."""
-        seconds, context, speed = self.costs.target.seconds, plan.seat.context, self._speed(plan)
-        passes = [seconds(plan.other_rows + 1 + k, context) for k in range(self.longest + 1)]
+        speed, first = plan.speed, plan.other_rows + 1
+        passes = self.costs.target.table(plan.seat.context)[first : first + self.longest + 1]
+        if len(passes) <= self.longest:  # so many sequences that the table ends
+            seconds, context = self.costs.target.seconds, plan.seat.context
+            passes = [seconds(first + k, context) for k in range(self.longest + 1)]
         return [speed * (after - before) for before, after in pairwise(passes)]
 
     def _best_length(self, plan: Plan, rates: Sequence[float]) -> tuple[int, float]:
         """Length in 0..len(rates) with the largest expected gain, and that gain in tokens."""
         best, length, net, reach = 0.0, 0, 0.0, 1.0
-        for n, (rate, row) in enumerate(zip(rates, self._row_costs(plan), strict=False), 1):
+        for n, (rate, row) in enumerate(zip(rates, plan.rows, strict=False), 1):
             reach *= rate
             net += reach - row
             if net > best:
@@ -349,7 +354,7 @@ class AdaptiveController:
         for token, confidence, emitted in drafted:
             kept = token == emitted
             b = self.text.find(confidence)
-            surprise = kept - shifted(self.text.rate(b), pace.level)
+            surprise = kept - shifted(self.text.rates[b], pace.level)
             pace.tested += 1
             pace.level = LEVEL_MEMORY * pace.level + max(LEVEL_STEP, LEVEL_FIRST / pace.tested) * surprise
             self.text.nudge(b, surprise)
@@ -364,16 +369,17 @@ class AdaptiveController:
             return
         pace.idle = 0
         if not outcome.plan.trial:
-            pace.trial_after = PROBE_FIRST
+            pace.trial_gap = pace.trial_after = PROBE_FIRST
+        drawn = len(outcome.draft)
+        pace.drawn = [DRAWN_MEMORY**drawn * d for d in pace.drawn]
+        self._drawn = [DRAWN_MEMORY_ALL**drawn * d for d in self._drawn]
         for i, confidence in enumerate(outcome.draft.confidence):
             b = self.model.find(confidence)
-            pace.drawn = [DRAWN_MEMORY * d for d in pace.drawn]
-            self._drawn = [DRAWN_MEMORY_ALL * d for d in self._drawn]
             pace.drawn[b] += 1.0
             self._drawn[b] += 1.0
             if i > r.accepted or i >= r.tested:
                 continue  # behind the first rejection nothing was tested
-            kept, rate = i < r.accepted, self.model.rate(b)
+            kept, rate = i < r.accepted, self.model.rates[b]
             sound, loose = (rate, LOOSE) if kept else (1 - rate, 1 - LOOSE)
             trust = pace.trust * sound / (pace.trust * sound + (1 - pace.trust) * loose)
             pace.trust = max(trust * (1 - TRUST_HAZARD), TRUST_LEAST)

@@ -60,9 +60,11 @@ class Pace:
     idle: int = 0
     """Tokens emitted since the draft model last drafted."""
     trial_after: int = 0
-    """Idle tokens after which a draft model that is off is tried again."""
-    tables: dict[int, Any] = field(default_factory=dict)
-    """Stopping tables by rows of the other sequences, with when and for which speed they were made."""
+    """Idle tokens after which trying a draft model again that is off is considered."""
+    trial_gap: int = 0
+    """Tokens between that and the time before."""
+    tables: dict[tuple[int, int], Any] = field(default_factory=dict)
+    """Stopping tables by rows of the other sequences and step of the speed, with the round they were made in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,12 @@ class Plan:
     """Sequences in the round."""
     trial: bool = False
     """Made to learn, against the present estimate."""
+    speed: float = 0.0
+    """Tokens a second is worth in this round."""
+    rows: Sequence[float] = ()
+    """Entry k: cost in tokens of submitting k + 1 drafted tokens instead of k."""
+    survival: tuple[int, float] = (0, 1.0)
+    """Drafted tokens looked at so far, and the probability that all of them are accepted."""
 
 
 @dataclass(frozen=True, slots=True)

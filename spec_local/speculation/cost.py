@@ -37,21 +37,26 @@ class Curve:
         assert self.points and all(n >= 1 and s > 0 for n, s in self.points.items())
         self._table = _tabulate(self.points)  # [ROWS + 1] seconds at scale 1
         self._scales: dict[int, float] = {}
+        self._scaled: dict[int, list[float]] = {}  # tables asked for since the last update
 
     def seconds(self, rows: int, context: int = 0) -> float:
         """Seconds of a pass over `rows` rows with `context` tokens cached; 0.0 for no rows."""
         if rows <= 0:
             return 0.0
-        scale = self._scale(context)
         if rows <= ROWS:
-            return self._table[rows] * scale
+            return self.table(context)[rows]
+        scale = self._scale(context)
         slope = (self._table[ROWS] - self._table[ROWS // 2]) / (ROWS - ROWS // 2)
         return (self._table[ROWS] + slope * (rows - ROWS)) * scale
 
     def table(self, context: int = 0) -> list[float]:
-        """Seconds for 0..ROWS rows."""
-        scale = self._scale(context)
-        return [seconds * scale for seconds in self._table]
+        """Seconds for 0..ROWS rows; to be read only."""
+        bucket = context.bit_length()
+        table = self._scaled.get(bucket)
+        if table is None:
+            scale = self._scale(context)
+            table = self._scaled[bucket] = [seconds * scale for seconds in self._table]
+        return table
 
     def update(self, rows: int, seconds: float, context: int = 0) -> None:
         """Take in one measured pass."""
@@ -60,11 +65,13 @@ class Curve:
         innovation = self.scale_by(seconds / self.seconds(rows, context), context)
         if 1 < rows <= ROWS:
             self._table[rows] *= 1 + SHAPE_WEIGHT * innovation
+            self._scaled.clear()
 
     def scale_by(self, ratio: float, context: int = 0) -> float:
         """Take in that passes took `ratio` times what the curve says; returns the clamped innovation."""
         innovation = min(max(ratio - 1, -CLAMP), CLAMP)
         self._scales[context.bit_length()] = self._scale(context) * (1 + SCALE_WEIGHT * innovation)
+        self._scaled.clear()
         return innovation
 
     @property
