@@ -121,7 +121,9 @@ def load_engine(options: EngineOptions, progress: Callable[[str, float], bool]) 
     from spec_local.session.engine import Engine
     from spec_local.session.loading import load_models
 
-    return Engine(load_models(options, progress))
+    loaded = load_models(options, progress)
+    progress("finding out what a pass costs here", 1.0)  # the first time with these models; remembered afterwards
+    return Engine(loaded)
 
 
 def pull_model(name: str, progress: Callable[[int, int, str], None]) -> object:
