@@ -34,7 +34,7 @@ class Watched(Engine):
         try:
             super().prefill(generation, progress)
             if Watched.stop_at.get("round") == 0:
-                self.on_stop()
+                self.cancel()
         finally:
             self._enter(-1)
 
@@ -43,12 +43,9 @@ class Watched(Engine):
         try:
             super().step(generations)
             if len(generations[0].sequence.rounds) == Watched.stop_at.get("round"):
-                self.on_stop()
+                self.cancel()
         finally:
             self._enter(-1)
-
-    def on_stop(self):
-        raise NotImplementedError
 
 
 _GUARD = threading.Lock()
@@ -61,10 +58,7 @@ async def real_chat(target, draft, tmp_path, **options):
     chosen = EngineOptions(target=str(target), draft=str(draft), threads=1, n_ctx=options.pop("n_ctx", 512), **options)
 
     def load(asked, progress):
-        asked = asked.model_copy(update={"n_ctx": chosen.n_ctx, "threads": 1, "draft": chosen.draft})
-        engine = Watched(load_models(asked if asked.target else chosen, progress), asked if asked.target else chosen)
-        engine.on_stop = engine.cancel
-        return engine
+        return Watched(load_models(asked if asked.target else chosen, progress))
 
     async with chat(loader=load, store=Store(IN_MEMORY), ready=False) as c:
         await c.until(lambda: c.dialogue.facts is not None)
@@ -76,7 +70,7 @@ async def real_chat(target, draft, tmp_path, **options):
 
 def fresh_answer(target, messages) -> tuple[int, ...]:
     options = EngineOptions(target=str(target), draft="none", threads=1, n_ctx=512)
-    with Engine(load_models(options), options) as engine:
+    with Engine(load_models(options)) as engine:
         from spec_local.sampling.params import Sampling
 
         return engine.generate(messages, sampling=Sampling(temperature=0.0, max_tokens=40)).token_ids
@@ -173,7 +167,7 @@ async def test_commands_in_the_middle_of_answers(tiny_target, tiny_draft, tmp_pa
             elif what == "stop":
                 await c.pilot.press("escape")
             elif what == "model":
-                c.dialogue.load(EngineOptions(target=str(tiny_target), draft="text", n_ctx=512))
+                c.dialogue.load(EngineOptions(target=str(tiny_target), draft="text", n_ctx=512, threads=1))
             elif what == "compare":
                 await c.pilot.press("f5")
             else:
