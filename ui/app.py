@@ -262,10 +262,7 @@ class ChatApp(App[int]):
         if isinstance(event.widget, TurnView) and event.widget.message.role == "assistant":
             self.show_figures(event.widget.figures)
         elif event.widget is self.composer:
-            live = self.dialogue.current
-            answers = [view for view in self.transcript.turns if view.message.role == "assistant"]
-            last = answers[-1].figures if answers else None
-            self.show_figures(last if live is None else live.figures)
+            self.dialogue.show_last_figures()
 
     # -- commands and keys -------------------------------------------------------------------------------------------
 

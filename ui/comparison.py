@@ -69,7 +69,8 @@ class Comparison:
     def _sameness(self, result: Result) -> tuple[str, str]:
         ours, theirs = self.token_ids, result.token_ids
         if ours == theirs:
-            return "The text is the same, token for token.", ""
+            hint = "Each was timed once; `spec-local bench` repeats, and says how sure it is."
+            return "The text is the same, token for token.", hint
         at = next(
             (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs))
         )

@@ -235,9 +235,14 @@ class Dialogue:
         hidden = 0 if everything else max(0, len(path) - SHOWN_AT_FIRST)
         views = [self._view(message) for message in path[hidden:]]
         await self._stage.transcript.show_messages(views, hidden, lambda: self.show(everything=True))
-        figures = next((view.figures for view in reversed(views) if view.message.role == "assistant"), None)
-        self._stage.show_figures(figures)
+        self.show_last_figures()
         self._stage.refresh_state()
+
+    def show_last_figures(self) -> None:
+        """Put the figures of the answer under way, or else of the last one, into the panel."""
+        live = self.current
+        answers = [view.figures for view in self._stage.transcript.turns if view.message.role == "assistant"]
+        self._stage.show_figures(live.figures if live is not None else answers[-1] if answers else None)
 
     # -- events ----------------------------------------------------------------------------------------------------
 
@@ -318,10 +323,11 @@ class Dialogue:
         if event is not None and event.result is not None:
             live.figures.finish(event.result)
         if live.comparison is not None:
+            result, error = (event.result, event.error) if event is not None else (None, None)
             if live.notice is not None:
-                live.notice.say(
-                    *live.comparison.outcome(event.result if event else None, event.error if event else None)
-                )
+                live.notice.say(*live.comparison.outcome(result, error))
+            if seen:
+                self.show_last_figures()
             return
         assert live.view is not None
         message = live.last_state(event)

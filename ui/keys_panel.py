@@ -60,7 +60,7 @@ class KeysList(LinesView):
             rows = []
             for command in (c for c in COMMANDS if c.group == group):
                 keys = ", ".join(shown_key(key) for key in command.keys)
-                rows.append((f"/{command.name}" + (f"  {keys}" if keys else ""), command.summary))
+                rows.append((f"/{command.name}".ljust(15) + keys, command.summary))
             section(title, rows)
         chosen = [(key, c.summary) for c in COMMANDS for key in c.message_keys]
         section("While a message is chosen", [*CHOOSING, *chosen])

@@ -59,12 +59,11 @@ class LinesView(Widget):
         before, width = self._lines, self._inner(self.size.width)
         if width != self._width:
             self._strips.clear()
-            before = []
         self._lines, self._width = list(self.build(width)), width
-        same = _same_start(before, self._lines)
+        same = _same_start(before, self._lines) if self._strips else 0
         for y in [y for y in self._strips if y >= same]:
             del self._strips[y]
-        rest = Region(0, same, self.size.width, max(1, len(self._lines) - same))
+        rest = Region(0, same, self.size.width, max(1, len(before) - same, len(self._lines) - same))
         self.refresh(rest, layout=len(before) != len(self._lines))
 
     def lines(self, width: int) -> Sequence[Content]:

@@ -61,7 +61,8 @@ class Models:
     def handle(self, event: events.WorkerEvent) -> None:
         """Take an event about models."""
         if isinstance(event, events.Loading):
-            self.doing = f"loading {event.what} {event.fraction:.0%}"
+            done = event.fraction >= 1.0
+            self.doing = event.what if done else f"loading {event.what} {event.fraction:.0%}"
         elif isinstance(event, events.Loaded):
             self.facts, self.options, self.doing, self._job = event.facts, event.options, "", None
             for notice in event.facts.notices:

@@ -7,7 +7,6 @@ after that; it never waits for the screen.
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
 import time
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from spec_local.errors import Aborted, BackendError, ContextFullError, SpecLocalError, TemplateError, UsageError
+from spec_local.errors import Aborted, BackendError, ContextFullError, SpecLocalError, UsageError
 from spec_local.sampling.params import Sampling
 from spec_local.session.conversation import Turns, fit, reserve_for
 from spec_local.session.generation import Progress, Prompt, Request
@@ -122,7 +121,9 @@ def load_engine(options: EngineOptions, progress: Callable[[str, float], bool]) 
     from spec_local.session.engine import Engine
     from spec_local.session.loading import load_models
 
-    return Engine(load_models(options, progress))
+    loaded = load_models(options, progress)
+    progress("finding out what a pass costs here", 1.0)  # the first time with these models; remembered afterwards
+    return Engine(loaded)
 
 
 def pull_model(name: str, progress: Callable[[int, int, str], None]) -> object:
@@ -223,6 +224,7 @@ class EngineWorker:
                 self._post(events.Loading(what, fraction))
             return not job.cancelled.is_set()
 
+        engine: ChatEngine | None = None
         try:
             if job.cancelled.is_set():
                 raise Aborted("Stopped.")
@@ -230,6 +232,8 @@ class EngineWorker:
             sampling, origins = engine.complete(Sampling())
             facts = events.EngineFacts(engine.describe(), engine.n_ctx, tuple(engine.notices), sampling, origins)
         except Exception as error:
+            if engine is not None:
+                engine.close()
             stopped = UsageError("Loading was stopped.", "/model chooses a model and loads it.")
             self._post(events.LoadFailed(job.options, stopped if job.cancelled.is_set() else as_sentence(error)))
             return
@@ -259,35 +263,28 @@ class EngineWorker:
 
     def _answer(self, job: Answer) -> None:
         engine, recorder = self._engine, _Recorder(job, self._post, self._clock)
+        stream: AnswerStream | None = None
         try:
             if engine is None:
                 raise BackendError("There is no model to answer with.", "/model chooses one.")
-            if job.cancelled.is_set():
-                recorder.end(None)
-                return
-            stream = self._open_stream(engine, job)
-        except (UsageError, TemplateError, BackendError) as error:
-            recorder.end(None, error, refused=isinstance(error, ContextFullError))
-            return
+            if not job.cancelled.is_set():
+                stream = self._open_stream(engine, job)
+                decoder = ProvenanceDecoder(engine.vocabulary.piece)
+                for piece in stream:
+                    recorder.take(piece, decoder.feed(piece))
+                    if job.cancelled.is_set():
+                        break
+            result = self._close_stream(stream, job.cancelled.is_set())
         except Exception as error:
-            recorder.end(None, as_sentence(error))
-            return
-        decoder = ProvenanceDecoder(engine.vocabulary.piece)
-        failure: SpecLocalError | None = None
-        try:
-            for piece in stream:
-                recorder.take(piece, decoder.feed(piece))
-                if job.cancelled.is_set():
-                    break
-        except Exception as error:
-            failure = as_sentence(error)
-        recorder.flush()
-        if failure is None and not job.cancelled.is_set():
-            recorder.end(stream.result)
-            return
-        with contextlib.suppress(Exception):  # the reason is known already
+            recorder.end(None, as_sentence(error), refused=stream is None and isinstance(error, ContextFullError))
+        else:
+            recorder.end(result)
+
+    @staticmethod
+    def _close_stream(stream: AnswerStream | None, early: bool) -> Result | None:
+        if stream is not None and early:
             stream.close()
-        recorder.end(stream.result if failure is None else None, failure)
+        return None if stream is None else stream.result
 
     def _open_stream(self, engine: ChatEngine, job: Answer) -> AnswerStream:
         """Choose the turns that fit, and hand them to the engine."""
@@ -351,7 +348,8 @@ class _Recorder:
         self._flushed = self._clock()
 
     def end(self, result: Result | None, error: SpecLocalError | None = None, refused: bool = False) -> None:
-        """Give the answer its last state."""
+        """Save and show the rest, and give the answer its last state."""
+        self.flush()
         stopped = error is None and (result is None or result.finish_reason == "cancelled")
         state: State = "failed" if error is not None else "stopped" if stopped else "done"
         values = None if result is None else result.as_dict()

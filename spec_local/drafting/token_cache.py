@@ -20,8 +20,8 @@ Progress = Callable[[int, int], None]
 class TokenCache:
     """The caches of one model, by slot.
 
-    The model's own length is the truth: where it differs from what is remembered (a pass failed, an interrupt came
-    between the pass and its booking), the shorter of both counts and the rest is cut.
+    The model's own length is the truth: where it differs from what is remembered (a failed pass cost more than itself,
+    an interrupt came between a pass and its booking), the shorter of both counts, and the rest is cut or read again.
     """
 
     def __init__(self, model: LanguageModel) -> None:
@@ -69,7 +69,7 @@ class TokenCache:
         """Keep only the first `length` tokens of `slot`, of those it holds.
 
         Raises:
-            CacheError: The cache cannot be cut there. It was emptied instead, unless even that failed.
+            CacheError: The cache cannot be cut there; what it holds counts as unknown, so it can only be emptied now.
         """
         held = self._held.setdefault(slot, [])
         if self.model.length(slot) > length:
@@ -79,8 +79,6 @@ class TokenCache:
                     raise CacheError(f"A cache cut to {length} tokens still holds {left}.")
             except CacheError:
                 held.clear()
-                if length:
-                    self.model.trim(slot, 0)
                 raise
         del held[length:]
 
@@ -103,12 +101,7 @@ class TokenCache:
         """`LanguageModel.decode`, booked."""
         for chunk in chunks:
             assert self.holds(chunk.seq, len(self.tokens(chunk.seq))), "the cache holds unknown tokens: cut it first"
-        try:
-            rows = self.model.decode(chunks)
-        except BaseException:
-            for chunk in chunks:  # a failed pass may have cost more than itself
-                del self._held[chunk.seq][self.model.length(chunk.seq) :]
-            raise
+        rows = self.model.decode(chunks)
         for chunk in chunks:
             self._held[chunk.seq].extend(chunk.tokens)
         return rows

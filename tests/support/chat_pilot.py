@@ -36,7 +36,7 @@ class Chat:
         self.app, self.pilot, self.engine = app, pilot, engine
 
     @property
-    def dialogue(self):
+    def dialogue(self) -> Any:
         return self.app.dialogue
 
     @property

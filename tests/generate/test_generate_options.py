@@ -1,0 +1,81 @@
+"""Settings: one declaration, four places a value may come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spec_local.cli.main import build_parser
+from spec_local.cli.options import OPTIONS, resolve
+from spec_local.errors import UsageError
+from spec_local.sampling import Sampling
+from spec_local.session.options import EngineOptions
+
+FIELDS = {**EngineOptions.model_fields, **Sampling.model_fields}
+
+
+def test_flag_wins_over_environment_over_config_over_default(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("temperature = 0.1\ntop_k = 7\nmin_p = 0.2\n")
+    environment = {"SPEC_LOCAL_TEMPERATURE": "0.3", "SPEC_LOCAL_TOP_K": "9"}
+    found = resolve({"temperature": "0.5"}, environment, config)
+    assert (found["temperature"].value, found["temperature"].origin) == (0.5, "flag")
+    assert (found["top_k"].value, found["top_k"].origin) == (9, "environment (SPEC_LOCAL_TOP_K)")
+    assert (found["min_p"].value, found["min_p"].origin) == (0.2, f"config ({config})")
+    assert "top_p" not in found
+
+
+def test_repeated_and_listed_values(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('stop = ["a", "b"]\ntensor_split = [3, 1]\nlogit_bias = ["5=-100"]\n')
+    found = resolve({}, {}, config)
+    assert found["stop"].value == ("a", "b")
+    assert found["tensor_split"].value == (3.0, 1.0)
+    assert found["logit_bias"].value == {5: -100.0}
+    assert resolve({"stop": ["x"]}, {}, config)["stop"].value == ("x",)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("temprature = 1\n", "'temprature', which is no setting. Did you mean temperature"),
+        ("temperature = [\n", "cannot be read"),
+        ('top_k = "many"\n', "cannot be 'many': it takes a whole number"),
+        ('acceptance = "hope"\n', "cannot be 'hope'. Choose one of coupled"),
+    ],
+)
+def test_a_bad_configuration_is_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        resolve({}, {}, config)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("option", [o for o in OPTIONS if o.name in FIELDS and o.default], ids=lambda o: o.name)
+def test_defaults_in_words_are_the_models_defaults(option) -> None:
+    default = FIELDS[option.name].default
+    word = option.default.split(",")[0].split()[0]
+    if default is None or default == () or default == {}:
+        assert not word.replace(".", "").isdigit(), "the help names a number where there is none"
+    elif isinstance(default, bool):
+        assert word == ("on" if default else "off")
+    elif isinstance(default, (int, float)):
+        assert float(word) == float(default)
+    else:
+        assert word == default
+
+
+def test_every_option_ends_in_a_model_or_is_known_to_a_command() -> None:
+    assert {option.name for option in OPTIONS} - set(FIELDS) <= {"pull", "json_schema", "grammar"}
+
+
+def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    from spec_local.cli.main import COMMANDS
+
+    for command in COMMANDS:
+        with pytest.raises(SystemExit) as ended:
+            build_parser().parse_args([command, "--help"])
+        assert ended.value.code == 0
+        assert "examples:" in capsys.readouterr().out, command
