@@ -123,7 +123,11 @@ def load_engine(options: EngineOptions, progress: Callable[[str, float], bool]) 
 
     loaded = load_models(options, progress)
     progress("finding out what a pass costs here", 1.0)  # the first time with these models; remembered afterwards
-    return Engine(loaded)
+    try:
+        return Engine(loaded)
+    except BaseException:
+        loaded.close()
+        raise
 
 
 def pull_model(name: str, progress: Callable[[int, int, str], None]) -> object:

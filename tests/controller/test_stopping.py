@@ -37,9 +37,8 @@ def _value(rates: list[float], weights: list[float], step: float, rows: list[flo
 def test_value_is_that_of_the_exact_recursion(kinds: list[tuple[float, float]], step: float, rows: list[float]) -> None:
     total = sum(w for _, w in kinds)
     rates, weights = [a for a, _ in kinds], [w / total for _, w in kinds]
-    assert solve(rates, weights, step, rows).value == pytest.approx(
-        _value(rates, weights, step, rows), abs=0.04
-    )  # the grid of S is coarse
+    exact = _value(rates, weights, step, rows)
+    assert solve(rates, weights, step, rows).value == pytest.approx(exact, abs=0.04)  # the grid of S is coarse
 
 
 def test_a_certain_draft_is_drawn_until_rows_cost_more_than_they_bring() -> None:

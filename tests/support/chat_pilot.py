@@ -14,6 +14,7 @@ from textual.pilot import Pilot
 from spec_local.session.options import EngineOptions
 from spec_local.session.store import IN_MEMORY, Store
 from spec_local.ui.app import ChatApp
+from spec_local.ui.dialogue import Dialogue
 from spec_local.ui.transcript import Notice
 
 PATIENCE_S = 30.0
@@ -36,7 +37,7 @@ class Chat:
         self.app, self.pilot, self.engine = app, pilot, engine
 
     @property
-    def dialogue(self) -> Any:
+    def dialogue(self) -> Dialogue:
         return self.app.dialogue
 
     @property

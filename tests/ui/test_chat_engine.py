@@ -58,7 +58,6 @@ async def real_chat(target, draft, tmp_path, **options):
     chosen = EngineOptions(target=str(target), draft=str(draft), threads=1, n_ctx=options.pop("n_ctx", 512), **options)
 
     def load(asked, progress):
-        asked = asked.model_copy(update={"n_ctx": chosen.n_ctx, "threads": 1, "draft": chosen.draft})
         return Watched(load_models(asked if asked.target else chosen, progress))
 
     async with chat(loader=load, store=Store(IN_MEMORY), ready=False) as c:
@@ -168,7 +167,7 @@ async def test_commands_in_the_middle_of_answers(tiny_target, tiny_draft, tmp_pa
             elif what == "stop":
                 await c.pilot.press("escape")
             elif what == "model":
-                c.dialogue.load(EngineOptions(target=str(tiny_target), draft="text", n_ctx=512))
+                c.dialogue.load(EngineOptions(target=str(tiny_target), draft="text", n_ctx=512, threads=1))
             elif what == "compare":
                 await c.pilot.press("f5")
             else:
