@@ -15,6 +15,8 @@ from spec_local.llama.library import first_error, forget_log, llama
 from spec_local.llama.vocabulary import Vocabulary
 
 ALL_LAYERS = -1
+_MAPPED, _READ = -1, 0
+"""llama_load_mode: AUTO maps wherever the devices in use can; NONE reads into buffers."""
 _SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}
 
 
@@ -33,7 +35,9 @@ class Offload:
     tensor_split: tuple[float, ...] = ()
     """Share of the model for each device, in their order; empty splits by free memory."""
     repack: bool = True
-    """Let the CPU backend repack weights for its fastest kernels (costs memory, changes no meaning)."""
+    """Let the CPU backend repack weights for its fastest kernels (changes no meaning)."""
+    mapped: bool = True
+    """Map the file instead of reading it: quicker, shared between processes, but of repacked weights both copies stay."""
 
 
 class Model:
@@ -92,6 +96,7 @@ class Model:
         params.n_gpu_layers = offload.gpu_layers
         params.main_gpu = offload.main_gpu
         params.use_extra_bufts = offload.repack
+        params.load_mode = _MAPPED if offload.mapped else _READ
         keep: list[Any] = []
         if offload.devices:
             handles = [device.handle for device in pick_devices(offload.devices)]

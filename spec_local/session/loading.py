@@ -92,14 +92,14 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
         options = with_sizes(options, memory)
 
         repack = _backend_works(options, notices)
-        offload = replace(_target_offload(options), repack=repack)
+        offload = replace(_target_offload(options), repack=repack, mapped=memory.models[0].mapped)
         target = _open(target_file.path, offload, _target_context(options), "target", progress)
         undo.callback(target.model.close)
         undo.callback(target.close)
         draft: Context | None = None
         if draft_file is not None:
             try:
-                offload = replace(_draft_offload(options), repack=repack)
+                offload = replace(_draft_offload(options), repack=repack, mapped=memory.models[1].mapped)
                 draft = _open(draft_file.path, offload, _draft_context(options), "draft", progress)
             except (ModelError, BackendError) as error:
                 message = f"The draft model {draft_file.path} could not be used: {error.message}"

@@ -29,6 +29,8 @@ MOST_CONTEXT = 32768
 """Tokens `auto` stops at: few conversations need more, and every token of it is reserved."""
 _STEP = 256
 """llama.cpp keeps cells of a cache in such steps."""
+_WORTH_READING = 0.1
+"""Part of a file's weights that must be repacked for it to be read instead of mapped, which takes a little longer."""
 _SHARE = 0.8
 """Part of the free memory `auto` takes; the rest belongs to whatever else runs here."""
 
@@ -40,8 +42,10 @@ class ModelMemory:
     role: str
     """target or draft."""
     weights: int
+    mapped: bool
+    """Whether the file is mapped. Where much of it is repacked for the processor it is read: one copy stays, not two."""
     repacked: int
-    """A second copy of weights on the processor; the system may drop the first one when it needs memory."""
+    """A second copy of mapped weights; the system may drop the first one when it needs memory."""
     vocabulary: int
     cache: int
     """Keys and values, and recurrent states."""
@@ -116,7 +120,7 @@ class MemoryPlan:
         room = self.room
         if room.address_space is not None and self.total - self.on_devices > room.address_space:
             return True
-        weights = sum(model.weights for model in self.models)
+        weights = sum(model.weights for model in self.models if model.mapped)
         return self.needed_host - weights > room.host + room.swap
 
     def sentence(self) -> str:
@@ -238,10 +242,13 @@ def _of(
     if offloaded:
         share = min(offloaded, count) / max(1, count)
         on_devices = split_weights(header, offloaded).device + int(share * cache) + compute
+    copies = repacked_bytes(header, offloaded)
+    mapped = copies < _WORTH_READING * header.tensor_bytes
     return ModelMemory(
         role=role,
         weights=header.tensor_bytes,
-        repacked=repacked_bytes(header, offloaded),
+        mapped=mapped,
+        repacked=copies if mapped else 0,
         vocabulary=vocabulary_bytes(header),
         cache=cache,
         compute=compute,

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from toy_drafters import right_for, scripted
-from toy_runs import GREEDY, PROMPT, VOCABULARY, make_sequence, plain, play, speculator
+from toy_runs import (
+    GREEDY,
+    PROMPT,
+    VOCABULARY,
+    make_sequence,
+    model_drafter,
+    plain,
+    play,
+    speculator,
+    target_model,
+)
 
 from spec_local.drafting.draft import Draft
+from spec_local.sampling import Transform
+from spec_local.sampling.row import Row
 from spec_local.speculation.controller import FixedController, Outcome, Plan
 from spec_local.speculation.statistics import summarise
 
@@ -91,3 +105,25 @@ def test_times_of_a_round_add_up() -> None:
     play(engine, sequence)
     assert all(r.verify_s == 1.0 and r.draft_s > 0 and r.host_s > 0 for r in sequence.rounds)
     assert sum(r.seconds for r in sequence.rounds) == next(ticks) - len(sequence.rounds)
+
+
+def test_no_row_is_transformed_that_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of 10⁵ logits costs time: one for each drafted token, and one for each emitted one, are enough."""
+    counted: dict[int, int] = {}
+    row = Transform.row
+
+    def counting(self: Transform, *arguments: Any) -> Row:
+        counted[id(self)] = counted.get(id(self), 0) + 1
+        return row(self, *arguments)
+
+    monkeypatch.setattr(Transform, "row", counting)
+    for length in (0, 1, 5):
+        for drafters in (model_drafter(), {"text": right_for(TEXT, VOCABULARY, 2, 5)}):
+            sequence = make_sequence(GREEDY, max_tokens=30)
+            target = target_model()
+            play(speculator(drafters, length, target=target), sequence)
+            assert counted.pop(id(sequence.transform)) == 30
+            modelled = sum(r.drafted for r in sequence.rounds if r.source == "model")
+            assert counted.pop(id(sequence.draft_transform), 0) == modelled
+            rows = sum(chunk.rows for call in target.calls for chunk in call)
+            assert rows == sum(r.width for r in sequence.rounds)
