@@ -219,6 +219,7 @@ class Engine:
         """What a finished generation amounts to."""
         sequence = generation.sequence
         assert sequence.finish is not None, "the generation is still running"
+        generation.stream.finish()
         state, reason = self._speculation_state(generation)
         values = sequence.transform.sampling.model_dump(mode="json")
         return Result(
