@@ -69,7 +69,7 @@ def _table(app: ChatApp) -> str:
         shown = (
             "drawn for each answer" if name == "seed" and value is None else "–" if value in (None, (), {}) else value
         )
-        rows.append(f"{name:<18} {shown!s:<10} {origin}")
+        rows.append(f"{name:<18} {shown!s:<22} {origin}")
     return "\n".join(rows)
 
 

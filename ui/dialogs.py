@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from spec_local.session.store import Store
     from spec_local.session.store_records import Found
 
-FAINT = "$foreground 55%"
+FAINT = "dim"
 
 
 class Hint(LinesView):

@@ -40,6 +40,7 @@ class Notice(LinesView):
         self.kind = kind
 
     MARGINS = (2, 1)
+    WIDEST = 104
 
     def bar(self) -> tuple[str, str]:
         return "▎", {"error": "$error", "warning": "$warning"}.get(self.kind, "$foreground 25%")
