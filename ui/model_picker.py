@@ -19,7 +19,7 @@ from textual.widgets.option_list import Option
 from spec_local.errors import SpecLocalError
 from spec_local.ui.dialogs import FAINT, Heading, Hint
 from spec_local.ui.figures import megabytes
-from spec_local.ui.markdown_render import visible
+from spec_local.ui.visible import visible
 
 if TYPE_CHECKING:
     from spec_local.models_manifest import Header, ListedModel, Pair

@@ -12,7 +12,7 @@ from spec_local.ui import figures as show
 from spec_local.ui.events import EngineFacts
 from spec_local.ui.figures import TurnFigures
 from spec_local.ui.lines_view import LinesView
-from spec_local.ui.markdown_render import visible
+from spec_local.ui.visible import visible
 
 _FLASH_S = 4.0
 FAINT, GOOD, WARN = "$foreground 55%", "$text-success", "$text-warning"

@@ -16,7 +16,7 @@ from spec_local.ui import figures as show
 from spec_local.ui.figures import TurnFigures
 from spec_local.ui.lines_view import EMPTY, LinesView
 from spec_local.ui.markdown_document import MarkdownDocument
-from spec_local.ui.markdown_render import visible
+from spec_local.ui.visible import visible
 
 FAINT, WARN, ERROR = "$foreground 50%", "$text-warning", "$text-error"
 ORIGIN_STYLES = {

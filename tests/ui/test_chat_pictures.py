@@ -1,4 +1,4 @@
-"""What the main states look like, as text. `SPEC_LOCAL_PICTURES=write pytest …` draws them anew: look at the changes."""
+"""What the main states look like, as text. `SPEC_LOCAL_PICTURES=write pytest …` draws them anew: look at them."""
 
 from __future__ import annotations
 
