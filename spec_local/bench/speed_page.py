@@ -51,9 +51,9 @@ def page(about: About, results: Results, verdict: Verdict) -> str:
 
 def _about(about: About, results: Results) -> str:
     return (
-        f"{about.machine}; {many(about.threads, 'thread')}; {about.rule} acceptance; {many(about.prompts, 'prompt')} in "
-        f"{many(len(results.workloads), 'workload')}, {about.tokens} tokens each, {many(results.repeats, 'repeat')}, "
-        "arms in turn; "
+        f"{about.machine}; {many(about.threads, 'thread')}; {about.rule} acceptance; "
+        f"{many(about.prompts, 'prompt')} in {many(len(results.workloads), 'workload')}, {about.tokens} tokens each, "
+        f"{many(results.repeats, 'repeat')}, arms in turn; "
         f"seed {about.seed}; spec-local {about.version}"
     )
 
