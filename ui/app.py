@@ -162,7 +162,8 @@ class ChatApp(App[int]):
             self.transcript.complain(self._warning)
         if self._resume is not None:
             await self.dialogue.open(self._resume)
-        self.dialogue.load(self.options)
+        if self.options is not None:
+            self.dialogue.load(self.options)
 
     # -- parts -----------------------------------------------------------------------------------------------------
 

@@ -59,8 +59,8 @@ def _nothing_yet(next_on: bool, width: int, memory: int | None) -> list[Content]
     """The panel before the first answer. It asks nobody for figures: what works them out takes longer to load than the
     whole screen."""
     lines = [_title("on" if next_on else "off", width), Content.styled("for the next answer", FAINT), EMPTY]
-    labels = ("draft", "tokens per pass", "", "accepted", "", "decode", "plain, estimated", "net gain", "")
-    labels += ("prefill", "first token", "context")
+    labels = ["draft", "tokens per pass", "", "accepted", "", "decode", "plain, estimated", "net gain", ""]
+    labels += ["prefill", "first token", "context"]
     lines += [_row(label, "–", width) if label else EMPTY for label in labels]
     return lines + ([_row("memory", show.megabytes(memory), width)] if memory is not None else [])
 
