@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from spec_local.bench.adversary import always_wrong, right_then_wrong
 from spec_local.drafting.drafter import Drafter
+from spec_local.drafting.text import TextDrafter
 from spec_local.drafting.token_cache import common_prefix
 from spec_local.sampling import Sampling
 from spec_local.session.engine import Engine, load
@@ -111,7 +112,7 @@ def _drafter(name: str, length: int, own: dict[str, Drafter], tokens: Sequence[i
         return always_wrong(tokens, n_vocab)
     if name == "wrong in turn":
         return right_then_wrong(tokens, n_vocab, length)
-    return own[name]
+    return TextDrafter() if name == "text" else own[name]
 
 
 def _end(result: Result) -> tuple[object, ...]:
