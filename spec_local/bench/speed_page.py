@@ -50,11 +50,10 @@ def page(about: About, results: Results, verdict: Verdict) -> str:
 
 
 def _about(about: About, results: Results) -> str:
+    prompts = f"{many(about.prompts, 'prompt')} in {many(len(results.workloads), 'workload')}"
     return (
-        f"{about.machine}; {many(about.threads, 'thread')}; {about.rule} acceptance; {many(about.prompts, 'prompt')} in "
-        f"{many(len(results.workloads), 'workload')}, {about.tokens} tokens each, {many(results.repeats, 'repeat')}, "
-        "arms in turn; "
-        f"seed {about.seed}; spec-local {about.version}"
+        f"{about.machine}; {many(about.threads, 'thread')}; {about.rule} acceptance; {prompts}, {about.tokens} tokens "
+        f"each, {many(results.repeats, 'repeat')}, arms in turn; seed {about.seed}; spec-local {about.version}"
     )
 
 
