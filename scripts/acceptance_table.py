@@ -1,9 +1,10 @@
 """Acceptance and tokens per pass of the acceptance rules, on a real pair: the tables of docs/experiments-acceptance.md.
 
-The target writes six texts at a time, plainly, in one pass per token; the draft model then reads them. Everything the
-rules would accept follows from both models' rows in closed form (spec_local.bench.acceptance_rates), so no rule is run.
+The target writes one text per kind of prompt; both models then read it in wide passes. At every position the rows of
+each sampling are made from the recorded logits, tokens are drawn from the target's, and everything the rules would
+accept follows in closed form (spec_local.bench.acceptance_rates): no rule is run and nothing is decoded again.
 
-    python scripts/acceptance_table.py record texts.jsonl --temperature 0.7 --truncation on
+    python scripts/acceptance_table.py record texts.jsonl
     python scripts/acceptance_table.py table texts.jsonl
 """
 
@@ -14,27 +15,40 @@ import json
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from spec_local.bench.acceptance_rates import RULES, Step, rates, step
-from spec_local.bench.recording import Recorder
-from spec_local.bench.trace_recording import ROWS, draft_rows
+import numpy as np
+import numpy.typing as npt
+
+from spec_local.bench.acceptance_rates import RULES, Pair, Step, rates
 from spec_local.bench.traces import COSTS
-from spec_local.language_model import Chunk, LanguageModel
-from spec_local.sampling import Row, Sampling
-from spec_local.session.engine import Engine, load
+from spec_local.language_model import Chunk
+from spec_local.llama.context import Context
+from spec_local.sampling import Sampling, Transform
+from spec_local.session.engine import load
 from spec_local.session.generation import Request
 from spec_local.session.options import EngineOptions
-from spec_local.speculation.sequence import Sequence
 
 PROMPTS = Path(__file__).with_name("trace_prompts.json")
 KINDS = ("code", "edit", "chat", "arithmetic", "translation", "json")
 LENGTHS = (1, 2, 3, 4, 5, 6, 7)
-OPEN = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
-CUT = {"top_k": 40, "top_p": 0.95, "min_p": 0.05}
+TRUNCATION: dict[str, dict[str, Any]] = {
+    "off": {"top_k": 0, "top_p": 1.0, "min_p": 0.0},
+    "on": {"top_k": 40, "top_p": 0.95, "min_p": 0.05},
+}
+SAMPLINGS = ((0.0, "on"), (0.5, "on"), (0.7, "on"), (1.0, "on"), (0.5, "off"), (0.7, "off"), (1.0, "off"))
+WRITTEN = Sampling(temperature=0.7, **TRUNCATION["on"])
+"""How the texts are written."""
+DRAWS = 8
+"""Tokens drawn at each position, for each sampling."""
+WINDOW = 16
+"""Rows of a reading pass."""
+
+Logits = npt.NDArray[np.float32]
 
 
 def prompts(kinds: Iterable[str]) -> list[tuple[str, str]]:
@@ -45,66 +59,63 @@ def prompts(kinds: Iterable[str]) -> list[tuple[str, str]]:
     return [(kind, shortest[kind]) for kind in kinds]
 
 
-def write_texts(engine: Engine, sampling: Sampling, chosen: list[tuple[str, str]]) -> list[Recorder]:
-    """All texts at once, plainly, one token of each per pass."""
-    generations, recorders = [], []
-    for slot, (kind, prompt) in enumerate(chosen):
-        own = sampling.model_copy(update={"seed": 1000 + KINDS.index(kind)})
-        generation = engine.prepare(Request(prompt, own, speculate=False), slot)
-        recorders.append(Recorder(generation.sequence))
-        engine.prefill(generation)
-        generations.append(generation)
-    while live := [generation for generation in generations if not generation.finished]:
-        engine.step(live)
-    return recorders
-
-
-def read_by_draft(model: LanguageModel, sequence: Sequence) -> list[Row]:
-    """The draft's row before each token of an answer."""
-    tokens, start, transform = sequence.tokens, sequence.prompt_length, sequence.draft_transform
-    model.trim(0, 0)
-    for low in range(0, start - 1, model.n_batch):
-        model.decode([Chunk(0, tokens[low : min(low + model.n_batch, start - 1)], 0)])
-    rows = []
-    for low in range(start - 1, len(tokens) - 1, ROWS):
-        part = tokens[low : min(low + ROWS, len(tokens) - 1)]
-        (logits,) = model.decode([Chunk(0, part, len(part))])
-        for i, one in enumerate(logits, low + 1):
-            rows.append(transform.row(one[: transform.n_vocab], tokens[:i], i))
-    model.trim(0, 0)
-    return rows
+def read(context: Context, tokens: list[int], start: int) -> Iterator[Logits]:
+    """Logits [n_vocab] before each of `tokens[start:]`, from an empty cache."""
+    context.trim(0, 0)
+    for low in range(0, start - 1, context.n_batch):
+        context.decode([Chunk(0, tokens[low : min(low + context.n_batch, start - 1)], 0)])
+    for low in range(start - 1, len(tokens) - 1, WINDOW):
+        part = tokens[low : min(low + WINDOW, len(tokens) - 1)]
+        yield from context.decode([Chunk(0, part, len(part))])[0]
 
 
 def record(arguments: argparse.Namespace) -> None:
-    """Append one line per text to the output."""
-    chosen = prompts(arguments.kinds.split(","))
-    options = EngineOptions(parallel=len(chosen), n_ctx=1024, threads=arguments.threads, draft_length=1)
-    truncation = CUT if arguments.truncation == "on" else OPEN
-    sampling = Sampling(temperature=arguments.temperature, max_tokens=arguments.tokens, **truncation)
-    with load(arguments.target, draft=arguments.draft, options=options) as engine, draft_rows(engine) as draft:
-        assert draft is not None, "a draft model is needed"
-        recorders = write_texts(engine, sampling, chosen)
-        with Path(arguments.texts).open("a", encoding="utf-8") as file:
-            for (kind, _), recorder in zip(chosen, recorders, strict=True):
-                sequence = recorder.sequence
-                pairs = zip(recorder.emitted_rows, read_by_draft(draft, sequence), sequence.emitted, strict=True)
-                line: dict[str, Any] = {
-                    "kind": kind,
-                    "temperature": arguments.temperature,
-                    "truncation": arguments.truncation,
-                    "steps": [asdict(step(p, q, token)) for p, q, token in pairs],
-                }
-                file.write(json.dumps(line) + "\n")
-                print(f"{kind:<12} {len(line['steps'])} tokens", file=sys.stderr)
+    """Append the steps of every sampling, for each text, to the output."""
+    options = EngineOptions(n_ctx=1024, threads=arguments.threads, draft_length=4)
+    with load(arguments.target, draft=arguments.draft, options=options) as engine, ExitStack() as undo:
+        models = [engine.loaded.target, engine.loaded.draft]
+        readers = []
+        for model in models:
+            assert model is not None, "a draft model is needed"
+            reader = Context(model.model, replace(model.options, max_rows=WINDOW))
+            undo.callback(reader.close)
+            readers.append(reader)
+        for kind, prompt in prompts(arguments.kinds.split(",")):
+            own = WRITTEN.model_copy(update={"seed": 1000 + KINDS.index(kind), "max_tokens": arguments.tokens})
+            prompt_tokens = engine.tokenize(Request(prompt))[0]
+            tokens = [*prompt_tokens, *engine.generate(prompt, sampling=own).token_ids]
+            start, ends = len(prompt_tokens), engine.vocabulary.end_ids
+            shared = min(reader.n_vocab for reader in readers)
+            chance = np.random.default_rng(KINDS.index(kind))
+            transforms = {
+                (temperature, cut): tuple(
+                    Transform(Sampling(temperature=temperature, **TRUNCATION[cut]), size, ends, start)
+                    for size in (readers[0].n_vocab, shared)
+                )
+                for temperature, cut in SAMPLINGS
+            }
+            steps: dict[tuple[float, str], list[list[Step]]] = defaultdict(lambda: [[] for _ in range(DRAWS)])
+            pairs = zip(*(read(reader, tokens, start) for reader in readers), strict=True)
+            for position, (target, draft) in enumerate(pairs, start):
+                for key, (for_target, for_draft) in transforms.items():
+                    pair = Pair(for_target.row(target, (), position), for_draft.row(draft[:shared], (), position))
+                    for i, token in enumerate(chance.choice(pair.p.ids, DRAWS, p=pair.p.probs)):
+                        steps[key][i].append(pair.step(int(token)))
+            with Path(arguments.texts).open("a", encoding="utf-8") as file:
+                for (temperature, cut), texts in steps.items():
+                    for text in texts:
+                        line = {"kind": kind, "temperature": temperature, "truncation": cut}
+                        file.write(json.dumps({**line, "steps": [asdict(one) for one in text]}) + "\n")
+            print(f"{kind:<12} {len(tokens) - start} tokens", file=sys.stderr)
 
 
 def table(arguments: argparse.Namespace) -> None:
     """Print Markdown."""
-    texts: dict[tuple[float, str], dict[str, list[Step]]] = defaultdict(dict)
+    texts: dict[tuple[float, str], dict[str, list[list[Step]]]] = defaultdict(lambda: defaultdict(list))
     for line in Path(arguments.texts).read_text(encoding="utf-8").splitlines():
         found = json.loads(line)
         steps = [Step(**values) for values in found["steps"]]
-        texts[found["temperature"], found["truncation"]][found["kind"]] = steps
+        texts[found["temperature"], found["truncation"]][found["kind"]].append(steps)
     costs = COSTS[arguments.costs].profile()
     assert costs.draft is not None
     plain, draft = costs.target.seconds(1), costs.draft.seconds(1)
@@ -117,7 +128,7 @@ def table(arguments: argparse.Namespace) -> None:
     print("| T | truncation | 1 - TV |", " | ".join(f"{rule}: first, γ=3, γ=7" for rule in RULES), "|")
     print("|---|---|---|" + "---|" * len(RULES))
     for (temperature, truncation), kinds in sorted(texts.items()):
-        group = list(kinds.values())
+        group = [text for drawn in kinds.values() for text in drawn]
         overlap = sum(one.overlap for text in group for one in text) / sum(map(len, group))
         cells = []
         for rule in RULES:
@@ -130,7 +141,7 @@ def table(arguments: argparse.Namespace) -> None:
     print("| T | truncation |", " | ".join(RULES), "|")
     print("|---|---|" + "---|" * len(RULES))
     for (temperature, truncation), kinds in sorted(texts.items()):
-        group = list(kinds.values())
+        group = [text for drawn in kinds.values() for text in drawn]
         best = [max((speed(rule, group, length), length) for length in LENGTHS) for rule in RULES]
         print(f"| {temperature:g} | {truncation} |", " | ".join(f"{x:.2f} (γ={n})" for x, n in best), "|")
 
@@ -143,26 +154,30 @@ def table(arguments: argparse.Namespace) -> None:
             cells = [_passes(rule, kinds.get(kind)) for kind in kinds_seen]
             print(f"| {temperature:g} | {truncation} | {rule} |", " | ".join(cells), "|")
 
-    tokens = sum(len(text) for kinds in texts.values() for text in kinds.values())
-    spread = _spread([text for kinds in texts.values() for text in kinds.values()])
-    print(f"\n{tokens} tokens; a text's tokens per pass (coupled, γ = 3) has a standard error of about {spread:.2f}.")
+    written = sum(len(drawn[0]) for drawn in texts[SAMPLINGS[0]].values())
+    spread = _spread(texts[0.7, "on"].values())
+    print(
+        f"\n{written} tokens of text, {DRAWS} draws at each; standard error of a mean over the kinds (T 0.7, coupled, "
+    )
+    print(f"γ = 3): {spread:.2f} tokens per pass.")
 
 
-def _passes(rule: str, text: list[Step] | None) -> str:
-    return "-" if text is None or len(text) < 3 else f"{rates(rule, [text], 3).tokens_per_pass:.2f}"
+def _passes(rule: str, drawn: list[list[Step]] | None) -> str:
+    return "-" if not drawn or len(drawn[0]) < 3 else f"{rates(rule, drawn, 3).tokens_per_pass:.2f}"
 
 
-def _spread(texts: list[list[Step]]) -> float:
-    """Standard error of one text's figure, from its thirds."""
+def _spread(kinds: Iterable[list[list[Step]]]) -> float:
+    """Standard error of the mean over kinds, from how the thirds of each text differ."""
     squares = []
-    for text in texts:
-        size = len(text) // 3
+    for drawn in kinds:
+        size = len(drawn[0]) // 3
         if size < 4:
             continue
-        parts = [rates("coupled", [text[i * size : (i + 1) * size]], 3).tokens_per_pass for i in range(3)]
+        thirds = [[text[i * size : (i + 1) * size] for text in drawn] for i in range(3)]
+        parts = [rates("coupled", third, 3).tokens_per_pass for third in thirds]
         mean = sum(parts) / 3
         squares.append(sum((part - mean) ** 2 for part in parts) / 2 / 3)
-    return math.sqrt(sum(squares) / len(squares)) if squares else float("nan")
+    return math.sqrt(sum(squares)) / len(squares) if squares else float("nan")
 
 
 def main() -> int:
@@ -173,8 +188,6 @@ def main() -> int:
     recording.add_argument("texts", help="JSON lines to append to")
     recording.add_argument("-m", "--target", default="qwen2.5-coder-1.5b-instruct")
     recording.add_argument("-d", "--draft", default="qwen2.5-coder-0.5b-instruct")
-    recording.add_argument("--temperature", type=float, default=0.7)
-    recording.add_argument("--truncation", choices=("on", "off"), default="on", help="top-k 40, top-p 0.95, min-p 0.05")
     recording.add_argument("--tokens", type=int, default=64)
     recording.add_argument("--threads", type=int, default=0)
     recording.add_argument("--kinds", default=",".join(KINDS))

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 from spec_local.errors import UsageError
 from spec_local.session.attachments import mention, read_attachment
-from spec_local.session.export import export_to
-from spec_local.session.store_records import Found, StoredMessage
-from spec_local.ui.dialogs import ConversationPicker, Question, SystemEditor
 
 if TYPE_CHECKING:
+    from spec_local.session.store_records import Found, StoredMessage
     from spec_local.ui.app import ChatApp
 
 
@@ -86,6 +84,8 @@ async def new(app: ChatApp, _: str) -> None:
 def resume(app: ChatApp, text: str) -> None:
     """Choose a conversation."""
 
+    from spec_local.ui.dialogs import ConversationPicker
+
     def chosen(found: Found | None) -> None:
         if found is not None:
             app.run_worker(app.done(app.dialogue.open(found.id, found.message)))
@@ -104,6 +104,8 @@ def system(app: ChatApp, text: str) -> None:
     if text:
         set_system(app, "" if text == "none" else text)
         return
+
+    from spec_local.ui.dialogs import SystemEditor
 
     def saved(edited: str | None) -> None:
         if edited is not None and edited != app.dialogue.conversation.system:
@@ -130,6 +132,8 @@ def export(app: ChatApp, path: str) -> None:
     conversation = app.dialogue.conversation
     if not conversation.path():
         raise UsageError("There is nothing to export yet.")
+    from spec_local.session.export import export_to
+
     written = export_to(conversation, Path(path).expanduser() if path else None)
     app.transcript.note(f"Written to {written}")
 
@@ -139,6 +143,8 @@ def delete(app: ChatApp, _: str) -> None:
     identity = app.dialogue.conversation.id
     if identity is None:
         raise UsageError("There is no conversation to delete yet.")
+
+    from spec_local.ui.dialogs import Question
 
     async def go() -> None:
         await app.dialogue.new()

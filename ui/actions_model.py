@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from spec_local.errors import UsageError
-from spec_local.sampling.params import Sampling
 
 if TYPE_CHECKING:
     from spec_local.ui.app import ChatApp
@@ -20,6 +19,8 @@ async def compare(app: ChatApp, _: str) -> None:
 
 def sampling_names(_: ChatApp) -> Sequence[str]:
     """Names that /set knows."""
+    from spec_local.sampling.params import Sampling
+
     return tuple(Sampling.model_fields)
 
 
@@ -54,33 +55,37 @@ def _value(name: str, text: str) -> Any:
 
 
 def _table(app: ChatApp) -> str:
+    from spec_local.sampling.params import Sampling
+
     dialogue = app.dialogue
-    sampling = dialogue.conversation.sampling(dialogue.base)
+    base = dialogue.base or Sampling()
+    sampling = dialogue.conversation.sampling(base)
     facts = dialogue.facts
     rows = []
     for name in Sampling.model_fields:
         value, origin = getattr(sampling, name), "default"
         if name in dialogue.conversation.settings:
             origin = "set here"
-        elif name in dialogue.base.model_fields_set:
+        elif name in base.model_fields_set:
             origin = "command line or configuration"
         elif facts is not None and name in facts.sampling_origins:
             value, origin = getattr(facts.sampling, name), facts.sampling_origins[name]
         shown = (
             "drawn for each answer" if name == "seed" and value is None else "–" if value in (None, (), {}) else value
         )
-        rows.append(f"{name:<18} {shown!s:<10} {origin}")
+        rows.append(f"{name:<18} {shown!s:<22} {origin}")
     return "\n".join(rows)
 
 
 def pick(app: ChatApp, name: str) -> None:
     """Choose target and draft, or load a target by name with the draft that goes with it."""
+    from spec_local.session.options import EngineOptions
     from spec_local.ui.model_picker import Choice, ModelPicker
 
     def chosen(choice: Choice | None) -> None:
         if choice is not None:
             update = {"target": choice.target, "draft": choice.draft, "pair": choice.pair}
-            app.options = app.options.model_copy(update=update)
+            app.options = (app.options or EngineOptions()).model_copy(update=update)
             app.dialogue.load(app.options)
 
     if name:

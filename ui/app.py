@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from inspect import isawaitable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events as textual_events
 from textual.app import App, ComposeResult, SystemCommand
@@ -18,9 +19,6 @@ from textual.screen import Screen
 from textual.timer import Timer
 
 from spec_local.errors import SpecLocalError
-from spec_local.sampling.params import Sampling
-from spec_local.session.options import EngineOptions
-from spec_local.session.store import IN_MEMORY, Store
 from spec_local.session.store_records import StoredMessage
 from spec_local.ui import actions_model
 from spec_local.ui.commands import BY_NAME, COMMANDS, Command, parse
@@ -34,6 +32,13 @@ from spec_local.ui.status import StatusLine, TitleLine
 from spec_local.ui.transcript import EmptyState, Legend, Offer, Transcript
 from spec_local.ui.turn_view import TurnView
 from spec_local.ui.worker import EngineWorker, Loader, Puller, load_engine, pull_model
+
+if TYPE_CHECKING:
+    from spec_local.sampling.params import Sampling
+    from spec_local.session.options import EngineOptions
+    from spec_local.session.store import Store
+
+Prepare = Callable[[], "tuple[EngineOptions, Sampling]"]
 
 PANEL_WIDTH_FROM = 100
 """Columns from which the panel is shown unless a person hides it."""
@@ -74,8 +79,8 @@ class ChatApp(App[int]):
     """See the module.
 
     Args:
-        options: What to load.
-        sampling: Sampling from the command line and the configuration.
+        prepare: Checks what was asked for and says what to load. Called after the first paint, in a thread of its own;
+            an error ends the application and is then `failure`.
         store: Where conversations are kept.
         system: System message of new conversations.
         resume: Id of the conversation to go on with.
@@ -92,9 +97,8 @@ class ChatApp(App[int]):
 
     def __init__(
         self,
-        options: EngineOptions,
-        sampling: Sampling | None = None,
-        store: Store | None = None,
+        prepare: Prepare,
+        store: Store,
         *,
         system: str = "",
         resume: int | None = None,
@@ -110,11 +114,15 @@ class ChatApp(App[int]):
         self.composer = self.input.composer
         self.panel = SpeculationPanel(id="panel")
         self.status_line = StatusLine(id="status")
-        self.options = options
+        self.options: EngineOptions | None = None
+        """What was asked to be loaded last; None until that is known."""
+        self.failure: SpecLocalError | None = None
+        """Why it ended by itself."""
+        self._prepare = prepare
         self._resume = resume
         self._warning = warning
         self.worker = EngineWorker(lambda event: self.post_message(FromWorker(event)), loader, puller)
-        self.dialogue = Dialogue(self, store or Store(IN_MEMORY), self.worker, sampling or Sampling(), system)
+        self.dialogue = Dialogue(self, store, self.worker, system)
         self._panel_wanted: bool | None = None
         """What the person chose; None: as the width suggests."""
         self._interrupted = -_TWICE_S
@@ -143,12 +151,19 @@ class ChatApp(App[int]):
         self.call_after_refresh(self._begin)
 
     async def _begin(self) -> None:
+        try:
+            self.options, self.dialogue.base = await asyncio.to_thread(self._prepare)
+        except SpecLocalError as error:
+            self.failure = error
+            self.exit()
+            return
         self.worker.start()
         if self._warning is not None:
             self.transcript.complain(self._warning)
         if self._resume is not None:
             await self.dialogue.open(self._resume)
-        self.dialogue.load(self.options)
+        if self.options is not None:
+            self.dialogue.load(self.options)
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
@@ -410,8 +425,6 @@ class ChatApp(App[int]):
 
     def _on_signals(self) -> None:
         """Leave in order when asked to from outside, so that the terminal is as it was."""
-        import asyncio
-
         loop = asyncio.get_running_loop()
         for name in ("SIGTERM", "SIGHUP", "SIGINT"):
             number = getattr(signal, name, None)

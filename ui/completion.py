@@ -14,7 +14,7 @@ from textual.content import Content
 from spec_local.session.attachments import mention
 from spec_local.ui.commands import BY_NAME, COMMANDS
 from spec_local.ui.lines_view import LinesView
-from spec_local.ui.markdown_render import visible
+from spec_local.ui.visible import visible
 
 if TYPE_CHECKING:
     from spec_local.ui.app import ChatApp

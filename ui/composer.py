@@ -9,7 +9,7 @@ from textual import events
 from textual.message import Message
 from textual.widgets import TextArea
 
-from spec_local.ui.markdown_render import visible
+from spec_local.ui.visible import visible
 
 _LARGE_CHARACTERS, _LARGE_LINES = 4000, 60
 """A paste beyond either is folded into a word: the editor would wrap it again at every key."""

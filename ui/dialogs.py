@@ -16,13 +16,13 @@ from textual.widgets import Input, OptionList, TextArea
 from textual.widgets.option_list import Option
 
 from spec_local.ui.lines_view import LinesView
-from spec_local.ui.markdown_render import visible
+from spec_local.ui.visible import visible
 
 if TYPE_CHECKING:
     from spec_local.session.store import Store
     from spec_local.session.store_records import Found
 
-FAINT = "$foreground 55%"
+FAINT = "dim"
 
 
 class Hint(LinesView):

@@ -13,12 +13,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from spec_local.errors import SpecLocalError, UsageError
-from spec_local.sampling.params import Sampling
 from spec_local.session.attachments import attached
 from spec_local.session.conversation import Conversation
 from spec_local.session.store_records import StoredMessage
 from spec_local.ui import events
-from spec_local.ui.comparison import Comparison
 from spec_local.ui.figures import TurnFigures
 from spec_local.ui.live import Live
 from spec_local.ui.models import Models
@@ -28,6 +26,7 @@ from spec_local.ui.turn_view import TurnView
 from spec_local.ui.worker import Answer, EngineWorker
 
 if TYPE_CHECKING:
+    from spec_local.sampling.params import Sampling
     from spec_local.session.options import EngineOptions
     from spec_local.session.store import Store
 
@@ -39,15 +38,15 @@ class Dialogue:
         stage: The application.
         store: Where conversations live.
         worker: The engine's thread.
-        base: Sampling from the command line and the configuration.
         system: System message of new conversations.
     """
 
-    def __init__(self, stage: Stage, store: Store, worker: EngineWorker, base: Sampling, system: str = "") -> None:
+    def __init__(self, stage: Stage, store: Store, worker: EngineWorker, system: str = "") -> None:
         self._stage = stage
         self.store = store
         self.worker = worker
-        self.base = base
+        self.base: Sampling | None = None
+        """Sampling from the command line and the configuration."""
         self._system = system
         self.conversation = Conversation(store, system=system)
         self.models = Models(stage, worker)
@@ -160,6 +159,8 @@ class Dialogue:
         answer = next((m for m in reversed(self.conversation.path()) if m.role == "assistant" and m.result), None)
         if answer is None or answer.parent is None:
             raise UsageError("There is no answer to compare yet.")
+        from spec_local.ui.comparison import Comparison
+
         comparison = Comparison.of(answer, self.store.rounds(answer.id))
         turns = self.conversation.turns(answer.parent)
         job = Answer(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from spec_local.errors import SpecLocalError
-from spec_local.sampling.params import Sampling
-from spec_local.session.options import EngineOptions
-from spec_local.session.provenance import TokenText
-from spec_local.session.result import Result
-from spec_local.session.store_records import StoredMessage
-from spec_local.speculation.round import Round
+if TYPE_CHECKING:
+    from spec_local.errors import SpecLocalError
+    from spec_local.sampling.params import Sampling
+    from spec_local.session.options import EngineOptions
+    from spec_local.session.provenance import TokenText
+    from spec_local.session.result import Result
+    from spec_local.session.store_records import StoredMessage
+    from spec_local.speculation.round import Round
 
 
 @dataclass(frozen=True, slots=True)

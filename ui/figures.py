@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from spec_local.session.result import Result
 from spec_local.session.store_records import StoredMessage
 from spec_local.speculation.round import Round
-from spec_local.speculation.statistics import Statistics, summarise
+
+if TYPE_CHECKING:
+    from spec_local.session.result import Result
+    from spec_local.speculation.statistics import Statistics
 
 _LEVELS = "▁▂▃▄▅▆▇█"
 
@@ -39,6 +41,8 @@ class TurnFigures:
     @property
     def statistics(self) -> Statistics:
         """`summarise` of the rounds so far."""
+        from spec_local.speculation.statistics import summarise
+
         if self._summary is None or self._summary[0] != len(self.rounds):
             self._summary = (len(self.rounds), summarise(self.rounds))
         return self._summary[1]

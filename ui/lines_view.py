@@ -31,6 +31,9 @@ class LinesView(Widget):
     MARGINS = (0, 0)
     """Cells left and right of the lines; the first one on the left is the bar's."""
 
+    WIDEST = 10_000
+    """Most cells of a line, however wide the widget is."""
+
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self._lines: list[Content] = []
@@ -124,7 +127,7 @@ class LinesView(Widget):
         return self.is_attached and self.size.width > 0
 
     def _inner(self, width: int) -> int:
-        return max(1, width - sum(self.MARGINS))
+        return max(1, min(self.WIDEST, width - sum(self.MARGINS)))
 
     def _strip(self, line: Content, y: int, width: int, base: Style, selection: Selection | None) -> Strip:
         if selection is not None and (span := selection.get_span(y)) is not None:

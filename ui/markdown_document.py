@@ -9,18 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import TYPE_CHECKING
 
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
 from textual.content import Content
 
 from spec_local.ui.lines_view import EMPTY
 from spec_local.ui.markdown_render import BlockRenderer
 
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.token import Token
+
 
 @cache
 def parser() -> MarkdownIt:
     """CommonMark with tables, strikethrough and bare links. HTML is text."""
+    from markdown_it import MarkdownIt
+
     return MarkdownIt("gfm-like", {"html": False})
 
 

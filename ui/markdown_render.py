@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import ClassVar
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING
 
-from markdown_it.token import Token
 from rich.cells import cell_len
 from textual.content import Content, Span
-from textual.highlight import HighlightTheme, highlight
 from textual.style import Style
+
+from spec_local.ui.visible import visible
+
+if TYPE_CHECKING:
+    from markdown_it.token import Token
+    from textual.highlight import HighlightTheme
 
 HEADINGS = {"h1": "bold underline $text-primary", "h2": "bold $text-primary", "h3": "bold $text-accent"}
 QUOTE_BAR, RULE, FAINT = "$text-primary 60%", "$foreground 30%", "$foreground 50%"
@@ -25,21 +29,6 @@ _BULLETS = "•▪‣◦"
 _NARROWEST_CELL = 4
 _CHUNK = 24
 """Fewest lines of code highlighted together."""
-_CONTROLS = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
-_CONTROLS |= dict.fromkeys(range(128, 160), 65533)
-
-
-def visible(text: str) -> str:
-    """The text with control characters as their pictures (␛ for ESC): a terminal must never be driven by a message."""
-    return text.translate(_CONTROLS)
-
-
-class _CodeTheme(HighlightTheme):
-    """Textual's colours for code, without underlines."""
-
-    STYLES: ClassVar[dict[tuple[str, ...], str]] = {  # type: ignore[misc]  # Textual's own is not marked ClassVar
-        kind: style.replace(" underline", "") for kind, style in HighlightTheme.STYLES.items()
-    }
 
 
 class BlockRenderer:
@@ -196,10 +185,21 @@ def _chunks(code: str) -> list[str]:
     return ["\n".join(chunk) for chunk in chunks]
 
 
+@cache
+def _code_theme() -> type[HighlightTheme]:
+    """Textual's colours for code, without underlines."""
+    from textual.highlight import HighlightTheme
+
+    styles = {kind: style.replace(" underline", "") for kind, style in HighlightTheme.STYLES.items()}
+    return type("CodeTheme", (HighlightTheme,), {"STYLES": styles})
+
+
 @lru_cache(maxsize=128)
 def _code_lines(code: str, language: str, width: int) -> tuple[Content, ...]:
     inner = max(1, width - 2)
-    styled = highlight(code, language=language or "text", theme=_CodeTheme)
+    from textual.highlight import highlight
+
+    styled = highlight(code, language=language or "text", theme=_code_theme())
     found = []
     for line in styled.split("\n", allow_blank=True):
         found += [_ground(part, width) for part in (line.fold(inner) if line.plain else [Content()])]

@@ -19,7 +19,7 @@ from textual.widgets.option_list import Option
 from spec_local.errors import SpecLocalError
 from spec_local.ui.dialogs import FAINT, Heading, Hint
 from spec_local.ui.figures import megabytes
-from spec_local.ui.markdown_render import visible
+from spec_local.ui.visible import visible
 
 if TYPE_CHECKING:
     from spec_local.models_manifest import Header, ListedModel, Pair
@@ -62,8 +62,8 @@ class ModelLists:
         here = {m.entry.name for m in self._models if m.entry and m.path}
         rows = []
         for pair in self._pairs:
-            missing = [name for name in (pair.target, pair.draft) if name not in here]
-            note = f"{pair.target} with {pair.draft}" + (f" · to be fetched: {', '.join(missing)}" if missing else "")
+            missing = any(name not in here for name in (pair.target, pair.draft))
+            note = f"with {pair.draft}" + (" · to be fetched" if missing else "")
             rows.append(Row(pair.name, note, Choice(None, "auto", pair.name)))
         for model in self._models:
             size = megabytes(model.bytes) if model.bytes else ""

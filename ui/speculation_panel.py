@@ -9,7 +9,7 @@ from textual.content import Content
 
 from spec_local.ui import figures as show
 from spec_local.ui.figures import TurnFigures
-from spec_local.ui.lines_view import LinesView
+from spec_local.ui.lines_view import EMPTY, LinesView
 
 FAINT, GOOD, BAD, ACCENT = "$foreground 55%", "$text-success", "$text-warning", "$text-primary"
 _MOST_POSITIONS = 8
@@ -39,19 +39,30 @@ class SpeculationPanel(LinesView):
         self.changed()
 
     def build(self, width: int) -> Sequence[Content]:
-        return [Content(), *panel_lines(self.figures, width, self.next_on, self.memory)]
+        return [EMPTY, *panel_lines(self.figures, width, self.next_on, self.memory)]
 
 
 def panel_lines(
     figures: TurnFigures | None, width: int, next_on: bool = True, memory: int | None = None
 ) -> list[Content]:
     """The lines of the panel."""
-    shown = figures or TurnFigures(speculate=next_on)
-    lines = [*_state(shown, figures is None, next_on, width), Content()]
-    lines += [*_draft(shown, width), Content()]
-    lines += [*_acceptance(shown, width), Content()]
-    lines += [*_speed(shown, width), Content()]
-    return lines + _cost(shown, width, memory)
+    if figures is None:
+        return _nothing_yet(next_on, width, memory)
+    lines = [*_state(figures, next_on, width), EMPTY]
+    lines += [*_draft(figures, width), EMPTY]
+    lines += [*_acceptance(figures, width), EMPTY]
+    lines += [*_speed(figures, width), EMPTY]
+    return lines + _cost(figures, width, memory)
+
+
+def _nothing_yet(next_on: bool, width: int, memory: int | None) -> list[Content]:
+    """The panel before the first answer. It asks nobody for figures: what works them out takes longer to load than the
+    whole screen."""
+    lines = [_title("on" if next_on else "off", width), Content.styled("for the next answer", FAINT), EMPTY]
+    labels = ["draft", "tokens per pass", "", "accepted", "", "decode", "plain, estimated", "net gain", ""]
+    labels += ["prefill", "first token", "context"]
+    lines += [_row(label, "–", width) if label else EMPTY for label in labels]
+    return lines + ([_row("memory", show.megabytes(memory), width)] if memory is not None else [])
 
 
 def _row(label: str, value: str, width: int, style: str = "") -> Content:
@@ -65,22 +76,21 @@ def _bar(share: float, width: int, style: str = ACCENT) -> tuple[tuple[str, str]
     return (filled, style), (rest, "$foreground 20%")
 
 
-def _state(f: TurnFigures, empty: bool, next_on: bool, width: int) -> list[Content]:
-    last = f.rounds[-1] if f.rounds else None
-    state = f.state or ("on" if f.speculate else "off")
-    if empty:
-        state, reason = ("on" if next_on else "off"), "for the next answer"
-    elif not f.speculate:
-        reason = "switched off for this answer"
-    elif f.state == "off":
-        reason = f.reason
-    else:
-        reason = last.reason if last is not None else f.reason
+def _title(state: str, width: int) -> Content:
     mark = Content.assemble(("● ", GOOD if state == "on" else BAD), (state, "bold"))
     title = Content.styled("Speculation", "bold")
-    lines = [title + " " * max(1, width - title.cell_length - mark.cell_length) + mark]
+    return title + " " * max(1, width - title.cell_length - mark.cell_length) + mark
+
+
+def _state(f: TurnFigures, next_on: bool, width: int) -> list[Content]:
+    last = f.rounds[-1] if f.rounds else None
+    if not f.speculate:
+        reason = "switched off for this answer"
+    else:
+        reason = f.reason if f.state == "off" or last is None else last.reason
+    lines = [_title(f.state or ("on" if f.speculate else "off"), width)]
     lines += [line.stylize(FAINT) for line in Content(reason).wrap(width)[:3]] if reason else []
-    if not empty and next_on != f.speculate:
+    if next_on != f.speculate:
         lines.append(Content.styled(f"{'on' if next_on else 'off'} for the next answer", BAD))
     return lines
 

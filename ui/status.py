@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.cells import cell_len
 from textual.content import Content
 from textual.timer import Timer
 
@@ -11,7 +12,7 @@ from spec_local.ui import figures as show
 from spec_local.ui.events import EngineFacts
 from spec_local.ui.figures import TurnFigures
 from spec_local.ui.lines_view import LinesView
-from spec_local.ui.markdown_render import visible
+from spec_local.ui.visible import visible
 
 _FLASH_S = 4.0
 FAINT, GOOD, WARN = "$foreground 55%", "$text-success", "$text-warning"
@@ -97,19 +98,20 @@ class StatusLine(LinesView):
             left = left + show.compact(self._figures, width >= 100)
         else:
             left = left + ("speculation on" if self._next_on else "speculation off")
-        right = self._hint(width)
         room = width - left.cell_length - 2
-        hint = Content.styled(right, FAINT).truncate(room, ellipsis=True) if room > 5 else Content()
+        hint = Content.styled(next((h for h in self._hints() if cell_len(h) <= room), ""), FAINT)
         space = " " * max(0, width - left.cell_length - hint.cell_length)
         return [(left + space + hint).truncate(width, ellipsis=True)]
 
-    def _hint(self, width: int) -> str:
+    def _hints(self) -> tuple[str, ...]:
+        """What to do next, in words and in fewer words."""
         if self._queued:
-            return "sent when this is done · Esc takes it back" if not self._doing else "sent when the model is there"
+            when = "the model is there" if self._doing else "this is done"
+            return f"sent when {when} · Esc takes it back", "Esc takes it back"
         if self._busy:
-            return "Esc stops"
+            return ("Esc stops",)
         if self._doing:
-            return f"{self._doing} · Esc stops"
+            return f"{self._doing} · Esc stops", "Esc stops"
         if self._editing:
-            return "Enter asks this instead · empty it to keep the old one"
-        return "Enter sends · / commands · F1 keys" if width >= 70 else "F1 keys"
+            return "Enter asks this instead · empty it to keep the old one", "Enter asks this instead"
+        return "Enter sends · / commands · F1 keys", "/ commands · F1 keys", "F1 keys"

@@ -17,8 +17,8 @@ from textual.widgets import Button
 from spec_local.errors import SpecLocalError
 from spec_local.session.store_records import StoredMessage
 from spec_local.ui.lines_view import LinesView
-from spec_local.ui.markdown_render import visible
 from spec_local.ui.turn_view import TurnView, legend
+from spec_local.ui.visible import visible
 
 SHOWN_AT_FIRST = 20
 """Messages shown when a conversation is opened; the ones before them come on request."""
@@ -40,6 +40,7 @@ class Notice(LinesView):
         self.kind = kind
 
     MARGINS = (2, 1)
+    WIDEST = 104
 
     def bar(self) -> tuple[str, str]:
         return "▎", {"error": "$error", "warning": "$warning"}.get(self.kind, "$foreground 25%")

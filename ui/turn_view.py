@@ -14,9 +14,9 @@ from spec_local.session.store_records import StoredMessage
 from spec_local.speculation.round import Round
 from spec_local.ui import figures as show
 from spec_local.ui.figures import TurnFigures
-from spec_local.ui.lines_view import LinesView
+from spec_local.ui.lines_view import EMPTY, LinesView
 from spec_local.ui.markdown_document import MarkdownDocument
-from spec_local.ui.markdown_render import visible
+from spec_local.ui.visible import visible
 
 FAINT, WARN, ERROR = "$foreground 50%", "$text-warning", "$text-error"
 ORIGIN_STYLES = {
@@ -44,6 +44,7 @@ class TurnView(LinesView, can_focus=True):
     """A message. An answer on its way grows by `feed`, whose cost does not depend on what is there already."""
 
     MARGINS = (2, 1)
+    WIDEST = 104
 
     show_provenance: reactive[bool] = reactive(False)
 
@@ -134,12 +135,14 @@ class TurnView(LinesView, can_focus=True):
 
     def _answer(self, width: int) -> list[Content]:
         if self.show_provenance and self.tokens:
-            lines = provenance_lines(clip(self.tokens, len(self.text)), width)
+            lines = provenance_lines(clip(self.tokens, len(self.text.rstrip())), width)
         else:
             lines = list(self._document.lines(width))
         below = self._below()
         if self.waiting and not lines:
             return [Content.styled(self.waiting, FAINT).truncate(width, ellipsis=True)]
+        if below and lines:
+            lines.append(EMPTY)
         for text, style in below:
             lines += [line.stylize(style) for line in Content(text).wrap(width)]
         return [*lines, *self._branch_line()]

@@ -15,18 +15,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spec_local.errors import Aborted, BackendError, ContextFullError, SpecLocalError, UsageError
-from spec_local.sampling.params import Sampling
 from spec_local.session.conversation import Turns, fit, reserve_for
-from spec_local.session.generation import Progress, Prompt, Request
 from spec_local.session.provenance import ProvenanceDecoder, TokenText
-from spec_local.session.result import Piece, Result
 from spec_local.session.store_records import State, StoredMessage
 from spec_local.session.template import Message
 from spec_local.speculation.round import Round
 from spec_local.ui import events
 
 if TYPE_CHECKING:
+    from spec_local.sampling.params import Sampling
+    from spec_local.session.generation import Progress, Prompt, Request
     from spec_local.session.options import EngineOptions
+    from spec_local.session.result import Piece, Result
     from spec_local.session.store import AnswerWriter
 
 FLUSH_S = 0.04
@@ -218,6 +218,8 @@ class EngineWorker:
             engine.close()
 
     def _load(self, job: Load) -> None:
+        from spec_local.sampling.params import Sampling
+
         self._free()
         last = 0.0
 
@@ -292,6 +294,7 @@ class EngineWorker:
 
     def _open_stream(self, engine: ChatEngine, job: Answer) -> AnswerStream:
         """Choose the turns that fit, and hand them to the engine."""
+        from spec_local.session.generation import Request
 
         def count(turns: Turns) -> int:
             return len(engine.tokenize(Request(turns, system=job.system or None))[0])

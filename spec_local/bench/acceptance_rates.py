@@ -39,25 +39,30 @@ class Step:
     """1 - TV(p, q): the best acceptance any rule can have of one token here."""
 
 
-def step(p: Row, q: Row, token: int) -> Step:
-    """What the rules need to know of one emitted token.
+class Pair:
+    """Both models' rows of one position.
 
     Args:
-        p: The target's row.
+        p: The target's.
         q: The draft's.
-        token: The token emitted; p holds it.
     """
-    chance, draft = p.prob(token), q.prob(token)
-    assert chance > 0, "the token cannot come from this row"
-    both = 0.0
-    if draft > 0:
-        # Σ_z max(p(z)/p(y), q(z)/q(y)) over the union of both supports: p's tokens, then what q has besides.
-        on_p = float(np.maximum(p.probs / chance, over(q, p.ids) / draft).sum())
-        beside = max(0.0, 1.0 - float(over(q, p.ids).sum())) / draft
-        both = 1 / (on_p + beside)
-    likeliest = int(q.ids[np.argmax(q.probs)])
-    overlap = float(np.minimum(p.probs, over(q, p.ids)).sum())
-    return Step(draft / chance, min(1.0, both / chance), likeliest == token, overlap)
+
+    def __init__(self, p: Row, q: Row) -> None:
+        self.p, self.q = p, q
+        self._q_on_p = over(q, p.ids)  # [tokens of p]
+        self._beside = max(0.0, 1.0 - float(self._q_on_p.sum()))  # what q gives to tokens that p does not hold
+        self._overlap = float(np.minimum(p.probs, self._q_on_p).sum())
+        self._likeliest = int(q.ids[np.argmax(q.probs)])
+
+    def step(self, token: int) -> Step:
+        """What the rules need to know where `token`, which p holds, is emitted."""
+        chance, draft = self.p.prob(token), self.q.prob(token)
+        assert chance > 0, "the token cannot come from this row"
+        both = 0.0
+        if draft > 0:  # Σ_z max(p(z)/p(y), q(z)/q(y)) over p's tokens, then over what q has besides
+            on_p = float(np.maximum(self.p.probs / chance, self._q_on_p / draft).sum())
+            both = 1 / (on_p + self._beside / draft)
+        return Step(draft / chance, min(1.0, both / chance), self._likeliest == token, self._overlap)
 
 
 RULES = ("coupled", "rejection", "block", "arg-max")

@@ -14,7 +14,7 @@ from spec_local.bench.arms import PLAIN, Arm, make_arms
 from spec_local.bench.ceiling import ceiling, what_if
 from spec_local.bench.curves import Clock, Curves, measure_curves
 from spec_local.bench.player import Player
-from spec_local.bench.results import Results, Run, collect
+from spec_local.bench.results import Results, Run, collect, many
 from spec_local.bench.trace_recording import draft_rows, record_trace, traceable
 from spec_local.bench.traces import Trace
 from spec_local.bench.workloads import BenchPrompt, Workload
@@ -71,7 +71,8 @@ class BenchSettings:
 
 def quick(settings: BenchSettings) -> BenchSettings:
     """The same in less than a minute on two cores: the shortest prompts of three kinds of text, three arms, T = 0."""
-    chosen = [w for w in settings.workloads if w.name in ("code", "edit", "chat")] or settings.workloads[:3]
+    typical = [w for w in settings.workloads if w.name in ("code", "edit", "chat")]
+    chosen = [*typical, *(w for w in settings.workloads if w not in typical)][:3]
     short = [replace(w, prompts=(min(w.prompts, key=lambda p: len(str(p.prompt))),)) for w in chosen]
     return replace(
         settings,
@@ -248,8 +249,8 @@ class Bench:
             seconds = min(seconds, self.settings.deadline_s)
         time_words = f"{seconds:.0f} seconds" if seconds < 90 else f"{seconds / 60:.0f} minutes"
         return (
-            f"{_many(prompts, 'prompt')} × {_many(len(self.arms), 'arm')} × {_many(temperatures, 'temperature')} × "
-            f"{_many(repeats, 'repeat')} of {self.settings.tokens} tokens: about {time_words}"
+            f"{many(prompts, 'prompt')} × {many(len(self.arms), 'arm')} × {many(temperatures, 'temperature')} × "
+            f"{many(repeats, 'repeat')} of {self.settings.tokens} tokens: about {time_words}"
         )
 
     def _length(self, prompt: BenchPrompt) -> int:
@@ -268,10 +269,6 @@ class Bench:
 def _rotated(arms: Sequence[Arm], turn: int) -> list[Arm]:
     at = turn % len(arms)
     return [*arms[at:], *arms[:at]]
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 def _label(workload: Workload, arm: Arm, temperature: float, repeat: int) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from spec_local.bench.arms import AUTO, PLAIN
-from spec_local.bench.results import Figures, Results
+from spec_local.bench.results import Figures, Results, many
 from spec_local.bench.speed_report import About, shown_by_position
 from spec_local.bench.verdict import NOTICED, Verdict
 
@@ -51,8 +51,9 @@ def page(about: About, results: Results, verdict: Verdict) -> str:
 
 def _about(about: About, results: Results) -> str:
     return (
-        f"{about.machine}; {about.threads} threads; {about.rule} acceptance; {about.prompts} prompts in "
-        f"{len(results.workloads)} workloads, {about.tokens} tokens each, {results.repeats} repeats, arms in turn; "
+        f"{about.machine}; {many(about.threads, 'thread')}; {about.rule} acceptance; "
+        f"{many(about.prompts, 'prompt')} in {many(len(results.workloads), 'workload')}, {about.tokens} tokens each, "
+        f"{many(results.repeats, 'repeat')}, arms in turn; "
         f"seed {about.seed}; spec-local {about.version}"
     )
 

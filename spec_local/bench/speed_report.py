@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spec_local.bench.arms import AUTO, PLAIN
-from spec_local.bench.results import Figures, Results, Spread
+from spec_local.bench.results import Figures, Results, Spread, many
 from spec_local.bench.verdict import NOTICED, Verdict
 
 WIDTH = 100
@@ -101,12 +101,11 @@ def render(about: About, results: Results, verdict: Verdict) -> str:
 
 def _head(about: About, results: Results) -> str:
     draft = f" with {about.draft}" if about.draft else ""
-    repeats = f"{results.repeats} repeat{'s' if results.repeats != 1 else ''}"
+    prompts = f"{many(about.prompts, 'prompt')} in {many(len(results.workloads), 'workload')}"
     lines = [
         f"{about.target}{draft}",
-        f"{about.machine}, {about.threads} thread{'s' if about.threads != 1 else ''}; {about.rule} acceptance",
-        f"{about.prompts} prompts in {len(results.workloads)} workloads, {about.tokens} tokens each, {repeats}; "
-        "the arms take turns",
+        f"{about.machine}, {many(about.threads, 'thread')}; {about.rule} acceptance",
+        f"{prompts}, {about.tokens} tokens each, {many(results.repeats, 'repeat')}; the arms take turns",
     ]
     if not results.complete:
         lines.append("Stopped before its end: these are the figures so far.")

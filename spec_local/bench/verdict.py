@@ -262,8 +262,8 @@ def _advice(results: Results, earns: Earns, ratio: float, threads: int, cores: i
     elif half is not None and half >= BETTER * base and curves.step is not None and curves.step > 0.1:
         advice.append(
             f"A cheaper draft: at half its cost and equal agreement the same texts would give {half:.2f}× instead of "
-            f"{base:.2f}× (estimated from their traces). Try it in q4_0 (`spec-local models requantise`), or a smaller "
-            "one."
+            f"{base:.2f}× (estimated from their traces). Try a smaller one, or this one in q4_0 (`spec-local models "
+            "requantise`)."
         )
     steep = curves.relative(4)
     if flat is not None and flat >= 1.1 * base and steep > 1.5:

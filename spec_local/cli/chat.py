@@ -38,9 +38,13 @@ def run(arguments: Any) -> int:
     """Open the application; returns when it is left."""
     require_terminal()
     settings = resolve(vars(arguments))
-    from spec_local.cli.loading import engine_options, sampling
 
-    options, wanted = engine_options(settings), sampling(settings)
+    def prepare() -> Any:
+        # Not before the first paint: what these import takes longer than the screen does.
+        from spec_local.cli.loading import engine_options, sampling
+
+        return engine_options(settings), sampling(settings)
+
     try:
         # The layer above this one, and with it Textual, is loaded only by the command that needs it.
         ui = import_module("spec_local.ui.start")
@@ -50,8 +54,7 @@ def run(arguments: Any) -> int:
         raise UsageError(
             f"The chat needs {error.name}, which is not installed.", "`pip install 'spec-local[chat]'` brings it."
         ) from error
-    code = ui.start(options, wanted, system=arguments.system or "", go_on=arguments.go_on)
-    return int(code or ExitCode.OK)
+    return int(ui.start(prepare, system=arguments.system or "", go_on=arguments.go_on) or ExitCode.OK)
 
 
 def require_terminal() -> None:

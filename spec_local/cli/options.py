@@ -18,7 +18,7 @@ from typing import Any, Literal
 from spec_local.errors import UsageError
 from spec_local.paths import config_file
 
-Group = Literal["models", "device", "speculation", "sampling", "comparison", "behaviour"]
+Group = Literal["models", "device", "speculation", "sampling", "structure", "comparison", "behaviour"]
 ENVIRONMENT_PREFIX = "SPEC_LOCAL_"
 
 
@@ -142,8 +142,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("min_tokens", "sampling", int, "no end before this many tokens", metavar="N", default="0"),
     Option("logprobs", "sampling", int, "log-probabilities of each token and its N likeliest rivals", metavar="N"),
     Option("stop", "sampling", str, "text that ends the answer", metavar="TEXT", many=True),
-    Option("json_schema", "sampling", str, "the answer is JSON that follows this schema", metavar="FILE"),
-    Option("grammar", "sampling", str, "the answer follows this GBNF grammar", metavar="FILE"),
+    Option("json_schema", "structure", str, "the answer is JSON that follows this schema", metavar="FILE"),
+    Option("grammar", "structure", str, "the answer follows this GBNF grammar", metavar="FILE"),
 )
 
 _TITLES: dict[Group, str] = {
@@ -151,6 +151,7 @@ _TITLES: dict[Group, str] = {
     "device": "context and devices",
     "speculation": "speculation",
     "sampling": "sampling (default: what the model recommends, else as shown)",
+    "structure": "structured answers",
     "comparison": "comparison",
     "behaviour": "behaviour",
 }

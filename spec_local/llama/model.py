@@ -37,7 +37,7 @@ class Offload:
     repack: bool = True
     """Let the CPU backend repack weights for its fastest kernels (changes no meaning)."""
     mapped: bool = True
-    """Map the file instead of reading it: quicker, shared between processes, but of repacked weights both copies stay."""
+    """Map the file instead of reading it: quicker and shared, but of repacked weights both copies stay."""
 
 
 class Model:

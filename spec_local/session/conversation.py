@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spec_local.errors import ContextFullError, UsageError
-from spec_local.sampling.params import Sampling
 from spec_local.session.attachments import Attachment
 from spec_local.session.store import AnswerWriter, Store
 from spec_local.session.store_records import StoredConversation, StoredMessage
 from spec_local.session.template import Message
+
+if TYPE_CHECKING:
+    from spec_local.sampling.params import Sampling
 
 _TITLE_LENGTH = 60
 Turns = list[Message]
@@ -178,6 +180,8 @@ class Conversation:
 
     def set_sampling(self, name: str, value: Any) -> None:
         """Set one sampling value (None: back to the default). Raises `UsageError` where it cannot be."""
+        from spec_local.sampling.params import Sampling
+
         settings = {k: v for k, v in self.settings.items() if k != name}
         if value is not None:
             settings[name] = value
@@ -188,6 +192,8 @@ class Conversation:
 
     def sampling(self, base: Sampling | None = None) -> Sampling:
         """Its sampling: what the person set, over `base`."""
+        from spec_local.sampling.params import Sampling
+
         values = (base or Sampling()).model_dump(include=(base or Sampling()).model_fields_set)
         return Sampling.parse({**values, **self.settings})
 

@@ -43,7 +43,7 @@ class ModelMemory:
     """target or draft."""
     weights: int
     mapped: bool
-    """Whether the file is mapped. Where much of it is repacked for the processor it is read: one copy stays, not two."""
+    """Whether the file is mapped. Where much of it is repacked for the processor it is read: one copy, not two."""
     repacked: int
     """A second copy of mapped weights; the system may drop the first one when it needs memory."""
     vocabulary: int

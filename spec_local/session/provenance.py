@@ -6,10 +6,12 @@ import codecs
 import re
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from spec_local.session.result import Piece
 from spec_local.speculation.round import Round
+
+if TYPE_CHECKING:
+    from spec_local.session.result import Piece
 
 
 class Origin(StrEnum):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -96,37 +95,43 @@ def test_prompts_and_workloads_exclude_each_other(
     assert "exclude each other" in capsys.readouterr().err
 
 
-class _Slow(TimedEngine):
-    """Takes real time too, so that a signal finds it at work."""
+class _Interrupted(TimedEngine):
+    """Somebody presses Ctrl-C in its 300th round."""
+
+    def __init__(self) -> None:
+        super().__init__(("text",))
+        self.rounds = 0
 
     def step(self, generations: Any) -> None:
-        time.sleep(0.002)
+        self.rounds += 1
+        if self.rounds == 300:
+            os.kill(os.getpid(), signal.SIGINT)
+            deadline = time.monotonic() + 60
+            while not self.cancelled and time.monotonic() < deadline:  # the main thread takes the signal
+                time.sleep(0.001)
         super().step(generations)
 
 
 @pytest.fixture
-def interrupted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[_Slow]]:
-    made: list[_Slow] = []
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> list[_Interrupted]:
+    made: list[_Interrupted] = []
 
-    def load(settings: Any, cancelled: Callable[[], bool]) -> _Slow:
-        made.append(_Slow(("text",)))
+    def load(settings: Any, cancelled: Callable[[], bool]) -> _Interrupted:
+        made.append(_Interrupted())
         return made[-1]
 
     monkeypatch.setattr("spec_local.cli.loading.load_engine", load)
-    timer = threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT))
-    timer.start()
-    yield made
-    timer.cancel()
+    return made
 
 
 def test_ctrl_c_prints_what_was_measured_so_far(
-    interrupted: list[_Slow], prompts: str, capsys: pytest.CaptureFixture[str]
+    interrupted: list[_Interrupted], prompts: str, capsys: pytest.CaptureFixture[str]
 ):
     assert main(["bench", "--prompts", prompts, "--repeats", "1000", "--json"]) == ExitCode.INTERRUPTED
     data = json.loads(capsys.readouterr().out)
     assert data["complete"] is False
     assert data["arms"][0]["temperatures"][0]["tokens_per_s"]["median"] == pytest.approx(10.0)
-    assert interrupted[0].closed
+    assert interrupted[0].closed and interrupted[0].rounds == 300
 
 
 def test_a_failure_in_the_middle_keeps_what_was_measured(

@@ -297,3 +297,11 @@ def test_case_18_a_slowdown_is_printed_as_one_with_advice():
     assert "slowdown" in line
     assert "Do not fix the draft length at 7" in report
     assert "fixed-7 on free prose at temperature 0.8" in report
+
+
+def test_quick_takes_three_kinds_the_usual_ones_first():
+    names = ("json", "summary", "translate", "edit", "chat")
+    many = tuple(Workload(name, name, (BenchPrompt("long", "abcdef"), BenchPrompt("short", "abc"))) for name in names)
+    chosen = quick(settings(workloads=many)).workloads
+    assert [w.name for w in chosen] == ["edit", "chat", "json"]
+    assert all([p.name for p in w.prompts] == ["short"] for w in chosen)

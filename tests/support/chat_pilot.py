@@ -11,6 +11,7 @@ from typing import Any
 from chat_script import Play, ScriptedEngine, loader
 from textual.pilot import Pilot
 
+from spec_local.sampling.params import Sampling
 from spec_local.session.options import EngineOptions
 from spec_local.session.store import IN_MEMORY, Store
 from spec_local.ui.app import ChatApp
@@ -95,7 +96,7 @@ async def chat(
     engine = engine or ScriptedEngine(list(plays) or [Play()])
     opened = Store(store) if isinstance(store, Path) else store or Store(IN_MEMORY)
     more.setdefault("loader", loader(engine))
-    app = ChatApp(EngineOptions(), store=opened, **more)
+    app = ChatApp(lambda: (EngineOptions(), Sampling()), opened, **more)
     async with app.run_test(size=size) as pilot:
         made = Chat(app, pilot, engine)
         if ready:

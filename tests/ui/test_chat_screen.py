@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from functools import partial
 
@@ -244,6 +246,36 @@ async def test_the_first_picture_comes_before_the_models():
         assert "Ask something" in c.screen_text()
         hold.set()
         await c.until(lambda: "scripted-target + scripted-draft" in c.screen_text())
+
+
+FIRST_PICTURE = """
+import asyncio, sys, threading
+from spec_local.session.store import IN_MEMORY, Store
+from spec_local.ui.app import ChatApp
+from spec_local.errors import UsageError
+hold = threading.Event()
+HEAVY = {"numpy", "pydantic", "llama_cpp", "markdown_it", "pygments.lexers", "jinja2"}
+def prepare():
+    hold.wait(20)
+    raise UsageError("That cannot be.")
+async def main():
+    app = ChatApp(prepare, Store(IN_MEMORY))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        shown = "".join(strip.text for strip in app.screen._compositor.render_strips())
+        assert "Ask something" in shown and "Speculation" in shown
+        print("loaded:", *sorted(HEAVY & set(sys.modules)))
+        hold.set()
+        while app.failure is None:
+            await pilot.pause(0.01)
+asyncio.run(main())
+"""
+
+
+def test_the_first_picture_waits_for_nothing_heavy():
+    done = subprocess.run([sys.executable, "-c", FIRST_PICTURE], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[0] == "loaded:"
 
 
 async def test_a_missing_model_is_offered_and_fetched_inside():

@@ -203,6 +203,7 @@ async def test_new_conversation_while_streaming_keeps_the_partial_answer(tmp_pat
         await c.enter("first")
         await c.until(lambda: len(c.texts) == 2 and c.texts[1])
         old = c.dialogue.conversation.id
+        assert old is not None
         await c.pilot.press("ctrl+n")
         await c.ask("second")
         assert c.texts == ["second", "fresh"]
@@ -237,6 +238,7 @@ async def test_long_conversations_show_their_end_and_the_rest_on_request():
         for i in range(13):
             await c.ask(f"question {i}")
         identity = c.dialogue.conversation.id
+        assert identity is not None
         await c.dialogue.open(identity)
         await c.until(lambda: len(c.texts) == 20)
         assert c.texts[-2] == "question 12"

@@ -1,0 +1,137 @@
+"""Record a session of the chat on real models, as SVG pictures: the application itself, driven key by key.
+
+    python scripts/record_chat.py [--output docs/chat] [--size 120x40] [-m NAME] [-d NAME] [--threads N]
+
+Asks for code, stops, answers again, edits, goes on with the conversation in a new program, and compares with plain
+decoding. Nothing of the user's conversations is read or written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from textual.pilot import Pilot
+
+from spec_local.sampling.params import Sampling
+from spec_local.session.options import EngineOptions
+from spec_local.session.store import Store
+from spec_local.ui.app import ChatApp
+
+QUESTION = (
+    "Write a short Python function that tells whether a number is prime. "
+    "Then show the same function with type hints added."
+)
+EDITED = "Write a Python function that adds two numbers. Then show the same function with type hints added."
+
+
+class Recorder:
+    """Drives the application and takes pictures of it."""
+
+    def __init__(self, app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
+        self._app, self._pilot, self._folder = app, pilot, folder
+
+    async def until(self, condition: Callable[[], object], seconds: float = 300) -> None:
+        """Let it run until the condition holds."""
+        for _ in range(int(seconds / 0.05)):
+            if condition():
+                await self._pilot.pause(0.3)
+                return
+            await self._pilot.pause(0.05)
+        raise TimeoutError("the session does not get on")
+
+    async def ready(self) -> None:
+        """Wait for the models."""
+        await self.until(lambda: self._app.dialogue.facts is not None)
+
+    async def done(self) -> None:
+        """Wait for the answer."""
+        await self.until(lambda: not self._app.dialogue.busy)
+
+    async def words(self, count: int) -> None:
+        """Wait for so many words of an answer."""
+        turns = self._app.transcript
+        await self.until(lambda: len(turns.turns) > 1 and len(turns.turns[-1].text.split()) >= count)
+
+    async def enter(self, text: str) -> None:
+        """Write and send."""
+        self._app.composer.load_whole(text)
+        self._app.composer.completing = False
+        await self._pilot.pause()
+        await self._pilot.press("enter")
+
+    async def press(self, *keys: str) -> None:
+        """Press keys."""
+        await self._pilot.press(*keys)
+        await self._pilot.pause(0.3)
+
+    def picture(self, name: str) -> None:
+        """Take a picture."""
+        path = self._folder / f"{name}.svg"
+        picture = self._app.export_screenshot(title="spec-local chat")
+        # The picture must not fetch a font from anywhere.
+        picture = re.sub(r"@font-face *{[^}]*}", "", picture).replace("Fira Code", "DejaVu Sans Mono")
+        path.write_text(picture, encoding="utf-8")
+        print(path, flush=True)
+
+
+async def record(options: EngineOptions, sampling: Sampling, folder: Path, size: tuple[int, int]) -> None:
+    """The session."""
+    with tempfile.TemporaryDirectory() as home:
+        path = Path(home) / "conversations.sqlite3"
+        app = ChatApp(lambda: (options, sampling), Store(path))
+        async with app.run_test(size=size) as pilot:
+            r = Recorder(app, pilot, folder)
+            await r.ready()
+            r.picture("1-empty")
+            await r.enter(QUESTION)
+            await r.words(25)
+            r.picture("2-answering")
+            await r.words(60)
+            await r.press("escape")
+            await r.done()
+            r.picture("3-stopped")
+            await r.press("ctrl+r")
+            await r.done()
+            r.picture("4-another-answer")
+            await r.press("f3")
+            r.picture("5-provenance")
+            await r.press("f3", "f7")
+            await r.enter(EDITED)
+            await r.done()
+            r.picture("6-edited")
+        store = Store(path)
+        app = ChatApp(lambda: (options, sampling), store, resume=store.latest())
+        async with app.run_test(size=size) as pilot:
+            r = Recorder(app, pilot, folder)
+            await r.ready()
+            await r.until(lambda: len(app.transcript.turns) == 2)
+            await r.enter("/compare")
+            await r.until(lambda: not app.dialogue.busy)
+            r.picture("7-resumed-and-compared")
+
+
+def main() -> None:
+    """Read the command line and record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path("docs/chat"))
+    parser.add_argument("--size", default="120x40", help="columns and rows")
+    parser.add_argument("-m", "--target")
+    parser.add_argument("-d", "--draft", default="auto")
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--max-tokens", type=int, default=160)
+    arguments = parser.parse_args()
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    columns, rows = map(int, arguments.size.split("x"))
+    options = EngineOptions(target=arguments.target, draft=arguments.draft, threads=arguments.threads)
+    sampling = Sampling(seed=7, max_tokens=arguments.max_tokens)
+    asyncio.run(record(options, sampling, arguments.output, (columns, rows)))
+
+
+if __name__ == "__main__":
+    main()
