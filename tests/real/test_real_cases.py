@@ -194,8 +194,8 @@ def test_an_end_token_inside_a_block(engines: Load) -> None:
 def test_no_part_of_a_stop_string_is_shown(engines: Load, name: str) -> None:
     """Case 29: the stop string comes in several tokens inside one block."""
     engine = engines(name, "text", draft_length=7, pad_width=8, n_ctx=512)
-    prompt = "ABCDEFGHIJKLMNOPQRSTUVWXYZ\n" * 3 + "Here is the English alphabet: ABC"
-    free = engine.generate(prompt, sampling=_greedy(max_tokens=12), raw=True)
+    prompt = "Here is the English alphabet: ABCDEFGHIJKLMNOPQRSTUVWXYZ\nHere is the English alphabet: ABC"
+    free = engine.generate(prompt, sampling=_greedy(max_tokens=7), raw=True)
     assert free.text.startswith("DEFGHIJ")
     stream = engine.stream(prompt, sampling=_greedy(max_tokens=12, stop=("DEFGHIJ",)), raw=True)
     shown = "".join(piece.text for piece in stream)
@@ -208,7 +208,7 @@ def test_no_part_of_a_stop_string_is_shown(engines: Load, name: str) -> None:
     assert engine.loaded.target.length(0) == stream.result.prompt_tokens + taken - 1
     overlapping = engine.generate(prompt, sampling=_greedy(max_tokens=12, stop=("GH", "FGHI")), raw=True)
     assert (overlapping.text, overlapping.finish_reason) == ("DE", "stop")
-    in_the_prompt = engine.generate(prompt, sampling=_greedy(max_tokens=4, stop=("Here is",)), raw=True)
+    in_the_prompt = engine.generate(prompt, sampling=_greedy(max_tokens=2, stop=("Here is",)), raw=True)
     assert in_the_prompt.finish_reason == "length"
 
 

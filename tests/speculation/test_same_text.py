@@ -40,8 +40,7 @@ from spec_local.speculation.statistics import summarise
 SETTINGS: dict[str, Mapping[str, Any]] = {
     "greedy": GREEDY,
     "warm": WARM,
-    "truncated": {"temperature": 1.1, "top_k": 7, "top_p": 0.9, "min_p": 0.02},
-    "typical": {"temperature": 1.0, "typical_p": 0.7, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+    "truncated": {"temperature": 1.1, "top_k": 7, "top_p": 0.9, "min_p": 0.02, "typical_p": 0.95},
     "repeat penalty": {**WARM, "repeat_penalty": 1.4, "penalty_last_n": 6},
     "frequency and presence, whole history": {
         **WARM,
@@ -49,7 +48,6 @@ SETTINGS: dict[str, Mapping[str, Any]] = {
         "presence_penalty": 0.4,
         "penalty_last_n": -1,
     },
-    "greedy with penalties": {**GREEDY, "repeat_penalty": 1.7, "frequency_penalty": 0.3, "penalty_last_n": 9},
     "bias and bans": {**WARM, "logit_bias": {2: 3.0, 7: -100.0, 11: -2.5}},
     "min tokens": {**WARM, "min_tokens": 17, "logit_bias": {5: 2.0}},
 }
