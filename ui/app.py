@@ -27,6 +27,7 @@ from spec_local.ui.dialogue import Dialogue
 from spec_local.ui.events import WorkerEvent
 from spec_local.ui.figures import TurnFigures
 from spec_local.ui.input_box import InputBox
+from spec_local.ui.preferences import load_theme, save_theme
 from spec_local.ui.speculation_panel import SpeculationPanel
 from spec_local.ui.status import StatusLine, TitleLine
 from spec_local.ui.transcript import EmptyState, Legend, Offer, Transcript
@@ -141,6 +142,9 @@ class ChatApp(App[int]):
         yield self.status_line
 
     def on_mount(self) -> None:
+        if (theme := load_theme()) in self.available_themes:
+            self.theme = theme
+        self.theme_changed_signal.subscribe(self, lambda theme: save_theme(theme.name))
         self.composer.focus()
         self.composer.set_history(self.dialogue.store.prompts())
         self._arrange(self.size.width, self.size.height)
