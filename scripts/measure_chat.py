@@ -39,7 +39,7 @@ async def with_screen(engine: Engine, sampling: Sampling) -> float:
         def close(self) -> None:
             """Nothing: it is needed again."""
 
-    app = ChatApp(lambda: (engine.options, sampling), Store(IN_MEMORY), loader=lambda *_: Kept())  # type: ignore[arg-type, return-value]
+    app = ChatApp(lambda: (engine.options, sampling), Store(IN_MEMORY), loader=lambda *_: Kept())  # type: ignore[arg-type]
     async with app.run_test(size=(120, 40)) as pilot:
         while app.dialogue.facts is None:
             await pilot.pause(0.02)
