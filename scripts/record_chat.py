@@ -114,7 +114,8 @@ async def record(options: EngineOptions, sampling: Sampling, folder: Path, size:
             await r.ready()
             await r.until(lambda: len(app.transcript.turns) == 2)
             await r.enter("/compare")
-            await r.until(lambda: not app.dialogue.busy)
+            await r.until(lambda: app.dialogue.busy)
+            await r.done()
             r.picture("7-resumed-and-compared")
 
 
@@ -131,7 +132,7 @@ def main() -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
     columns, rows = map(int, arguments.size.split("x"))
     options = EngineOptions(target=arguments.target, draft=arguments.draft, threads=arguments.threads)
-    sampling = Sampling(seed=7, max_tokens=arguments.max_tokens)
+    sampling = Sampling(max_tokens=arguments.max_tokens)
     asyncio.run(record(options, sampling, arguments.output, (columns, rows)))
 
 
