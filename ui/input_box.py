@@ -61,7 +61,7 @@ class InputBox(Vertical):
         elif (candidate := completions.chosen) is not None:
             if event.key == "enter" and candidate.text.strip() == self.composer.text.strip():
                 self._offer([])
-                self.composer.post_message(Composer.Submitted(self.composer.whole_text))
+                self.post_message(Composer.Submitted(self.composer.whole_text))
             else:
                 self.composer.complete(candidate.length, candidate.text)
 

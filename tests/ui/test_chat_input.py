@@ -138,6 +138,17 @@ async def test_commands_complete():
         assert not c.app.query_one(CompletionList).display
 
 
+async def test_enter_does_a_command_that_is_written_out_and_completes_one_that_is_not():
+    async with chat() as c:
+        await c.pilot.press("slash", "k", "e")
+        await c.until(lambda: c.app.query_one(CompletionList).display)
+        await c.pilot.press("enter")
+        assert c.app.composer.text == "/keys"
+        await c.pilot.press("enter")
+        await c.until(lambda: len(c.app.screen_stack) == 2)
+        assert c.app.composer.text == ""
+
+
 async def test_values_of_commands_complete():
     async with chat() as c:
         await c.write("/set temp")
