@@ -180,6 +180,18 @@ async def test_paths_complete_and_are_attached(tmp_path, monkeypatch):
         assert c.texts[0] == '@"notes [draft].txt" '
 
 
+async def test_enter_sends_a_path_that_is_written_out(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("x")
+    async with chat() as c:
+        c.app.composer.insert("see @a.txt")
+        await c.until(lambda: c.app.query_one(CompletionList).display)
+        await c.pilot.press("enter")
+        await c.until(lambda: c.engine.requests)
+        await c.idle()
+        assert c.texts[0] == "see @a.txt"
+
+
 async def test_a_file_that_cannot_be_attached_leaves_the_message_in_the_input(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "b.bin").write_bytes(b"\xff\x00")
