@@ -374,10 +374,11 @@ class ChatApp(App[int]):
                 if not await self.perform(*command) and not self.composer.text:
                     self.composer.load_whole(text)
                 return
-            if self.input.editing is not None:
-                message, self.input.editing = self.input.editing, None
-                await self.dialogue.edit(message, text)
+            editing = self.input.editing
+            if editing is not None and self.dialogue.conversation.has(editing):
+                await self.dialogue.edit(editing, text)
                 self.composer.clear_all()
+                self.input.editing = None
             elif await self.dialogue.send(text):
                 self.composer.clear_all()
             else:
@@ -406,7 +407,10 @@ class ChatApp(App[int]):
 
     async def on_from_worker(self, message: FromWorker) -> None:
         if self.is_running:
-            await self.dialogue.handle(message.event)
+            try:
+                await self.dialogue.handle(message.event)
+            except SpecLocalError as error:  # the store, most likely: the chat goes on without it
+                self.transcript.complain(error)
 
     def on_resize(self, event: textual_events.Resize) -> None:
         self._arrange(event.size.width, event.size.height)

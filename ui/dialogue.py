@@ -106,8 +106,9 @@ class Dialogue:
 
     async def edit(self, message: int, text: str) -> None:
         """Ask another version of an earlier question, as a branch of its own."""
+        files = attached(text)
         await self.stop_and_wait()
-        question = self.conversation.edit(message, text, attached(text))
+        question = self.conversation.edit(message, text, files)
         await self.show()
         await self.answer(question.id)
 
