@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import re
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,12 +39,13 @@ class Recorder:
 
     async def until(self, condition: Callable[[], object], seconds: float = 300) -> None:
         """Let it run until the condition holds."""
-        for _ in range(int(seconds / 0.05)):
-            if condition():
-                await self._pilot.pause(0.3)
-                return
+        end = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > end:
+                self.picture("stuck")
+                raise TimeoutError("The session does not get on; the last picture shows where.")
             await self._pilot.pause(0.05)
-        raise TimeoutError("the session does not get on")
+        await self._pilot.pause(0.3)
 
     async def ready(self) -> None:
         """Wait for the models."""
@@ -112,7 +114,8 @@ async def record(options: EngineOptions, sampling: Sampling, folder: Path, size:
             await r.ready()
             await r.until(lambda: len(app.transcript.turns) == 2)
             await r.enter("/compare")
-            await r.until(lambda: not app.dialogue.busy)
+            await r.until(lambda: app.dialogue.busy)
+            await r.done()
             r.picture("7-resumed-and-compared")
 
 
@@ -129,7 +132,7 @@ def main() -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
     columns, rows = map(int, arguments.size.split("x"))
     options = EngineOptions(target=arguments.target, draft=arguments.draft, threads=arguments.threads)
-    sampling = Sampling(seed=7, max_tokens=arguments.max_tokens)
+    sampling = Sampling(max_tokens=arguments.max_tokens)
     asyncio.run(record(options, sampling, arguments.output, (columns, rows)))
 
 

@@ -27,8 +27,9 @@ from spec_local.ui.dialogue import Dialogue
 from spec_local.ui.events import WorkerEvent
 from spec_local.ui.figures import TurnFigures
 from spec_local.ui.input_box import InputBox
+from spec_local.ui.preferences import load_theme, save_theme
 from spec_local.ui.speculation_panel import SpeculationPanel
-from spec_local.ui.status import StatusLine, TitleLine
+from spec_local.ui.status import Situation, StatusLine, TitleLine
 from spec_local.ui.transcript import EmptyState, Legend, Offer, Transcript
 from spec_local.ui.turn_view import TurnView
 from spec_local.ui.worker import EngineWorker, Loader, Puller, load_engine, pull_model
@@ -46,6 +47,8 @@ _PANEL_S = 0.2
 _PANEL_SHARE = 25
 """Working out the panel's figures is followed by a pause of this many times what it took."""
 _TWICE_S = 2.0
+_ON_MESSAGE = ("run_on_message", "step", "version", "unfold")
+"""Actions of keys that act on a chosen message, and are letters or something else's keys otherwise."""
 
 
 class FromWorker(Message):
@@ -66,7 +69,7 @@ def _bindings() -> list[BindingType]:
     for key, action in (("up", "step(-1)"), ("down", "step(1)"), ("left", "version(-1)"), ("right", "version(1)")):
         made.append(Binding(key, action, show=False))
     made += [
-        Binding(key, f"run_command('{command.name}')", show=False)
+        Binding(key, f"run_on_message('{command.name}')", show=False)
         for command in COMMANDS
         for key in command.message_keys
     ]
@@ -141,6 +144,9 @@ class ChatApp(App[int]):
         yield self.status_line
 
     def on_mount(self) -> None:
+        if (theme := load_theme()) in self.available_themes:
+            self.theme = theme
+        self.theme_changed_signal.subscribe(self, lambda theme: save_theme(theme.name))
         self.composer.focus()
         self.composer.set_history(self.dialogue.store.prompts())
         self._arrange(self.size.width, self.size.height)
@@ -177,15 +183,14 @@ class ChatApp(App[int]):
     def refresh_state(self) -> None:
         dialogue = self.dialogue
         self.title_line.show(dialogue.conversation.title, dialogue.facts, dialogue.models.doing)
-        live = dialogue.current
         self.status_line.show(
-            figures=self._figures,
-            panel=self.panel.display,
-            next_on=dialogue.next_on,
-            busy=live is not None,
-            doing=dialogue.models.doing,
-            queued=dialogue.queued is not None,
-            editing=self.input.editing is not None,
+            Situation(
+                next_on=dialogue.next_on,
+                busy=dialogue.current is not None,
+                doing=dialogue.models.doing,
+                queued=dialogue.queued is not None,
+                editing=self.input.editing is not None,
+            )
         )
         for empty in self.transcript.query(EmptyState):
             empty.loaded = dialogue.facts.title if dialogue.facts else dialogue.models.doing
@@ -205,11 +210,9 @@ class ChatApp(App[int]):
     def _draw_panel(self) -> None:
         self._panel_timer = None
         begin = time.monotonic()
-        if self._figures is not None:
-            self._figures.statistics  # noqa: B018 - worked out here once, for panel and status line
         if self.panel.display:
             self.panel.show(self._figures)
-        self.refresh_state()
+        self.status_line.show_figures(None if self.panel.display else self._figures)
         took = time.monotonic() - begin
         self._panel_due = time.monotonic() + max(_PANEL_S, _PANEL_SHARE * took)
 
@@ -296,11 +299,15 @@ class ChatApp(App[int]):
         """A key of the registry."""
         await self.perform(BY_NAME[name])
 
+    async def action_run_on_message(self, name: str) -> None:
+        """A key of the registry for a chosen message."""
+        await self.perform(BY_NAME[name])
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys without a modifier act on a chosen message only; dialogs have their own keys."""
-        if len(self.screen_stack) > 1 and action in ("run_command", "step", "version", "unfold"):
+        if len(self.screen_stack) > 1 and action in ("run_command", *_ON_MESSAGE):
             return False
-        if action in ("step", "version", "unfold"):
+        if action in _ON_MESSAGE:
             return isinstance(self.focused, TurnView)
         return True
 
@@ -367,10 +374,11 @@ class ChatApp(App[int]):
                 if not await self.perform(*command) and not self.composer.text:
                     self.composer.load_whole(text)
                 return
-            if self.input.editing is not None:
-                message, self.input.editing = self.input.editing, None
-                await self.dialogue.edit(message, text)
+            editing = self.input.editing
+            if editing is not None and self.dialogue.conversation.has(editing):
+                await self.dialogue.edit(editing, text)
                 self.composer.clear_all()
+                self.input.editing = None
             elif await self.dialogue.send(text):
                 self.composer.clear_all()
             else:
@@ -399,7 +407,10 @@ class ChatApp(App[int]):
 
     async def on_from_worker(self, message: FromWorker) -> None:
         if self.is_running:
-            await self.dialogue.handle(message.event)
+            try:
+                await self.dialogue.handle(message.event)
+            except SpecLocalError as error:  # the store, most likely: the chat goes on without it
+                self.transcript.complain(error)
 
     def on_resize(self, event: textual_events.Resize) -> None:
         self._arrange(event.size.width, event.size.height)
@@ -408,7 +419,7 @@ class ChatApp(App[int]):
         """What fits at this size."""
         wanted = width >= PANEL_WIDTH_FROM if self._panel_wanted is None else self._panel_wanted
         self.panel.display = wanted and width >= 60
-        self.panel.show(self._figures)
+        self._draw_panel()
         base = self.screen_stack[0]
         base.set_class(height < 12, "-low")
         base.set_class(height < 6, "-lowest")

@@ -106,8 +106,9 @@ class Dialogue:
 
     async def edit(self, message: int, text: str) -> None:
         """Ask another version of an earlier question, as a branch of its own."""
+        files = attached(text)
         await self.stop_and_wait()
-        question = self.conversation.edit(message, text, attached(text))
+        question = self.conversation.edit(message, text, files)
         await self.show()
         await self.answer(question.id)
 
@@ -310,11 +311,19 @@ class Dialogue:
 
     async def _finished(self, event: events.Finished) -> None:
         if (live := self._live.get(event.answer)) is None:
+            self._late(event)
             return
         await self._settle(live, event)
         if self.current is None and self.queued is not None and self.facts is not None:
             queued, self.queued = self.queued, None
             await self._send_queued(queued)
+
+    def _late(self, event: events.Finished) -> None:
+        """The true end of an answer that something else took the place of."""
+        if event.message is not None and event.message.conversation == self.conversation.id:
+            self.conversation.refresh()
+            if (view := self._stage.transcript.turn(event.message.id)) is not None:
+                view.finish(event.message)
 
     async def _settle(self, live: Live, event: events.Finished | None = None) -> None:
         """Give an answer its last looks. Without an event (it was stopped, and something else must begin) it gets them

@@ -59,9 +59,10 @@ class InputBox(Vertical):
         elif event.key == "escape":
             self._offer([])
         elif (candidate := completions.chosen) is not None:
-            if event.key == "enter" and candidate.text.strip() == self.composer.text.strip():
+            typed = self.composer.before_cursor()[-candidate.length :] if candidate.length else ""
+            if event.key == "enter" and candidate.text.strip() == typed.strip():
                 self._offer([])
-                self.composer.post_message(Composer.Submitted(self.composer.whole_text))
+                self.post_message(Composer.Submitted(self.composer.whole_text))
             else:
                 self.composer.complete(candidate.length, candidate.text)
 

@@ -145,6 +145,8 @@ def _cost(f: TurnFigures, width: int, memory: int | None) -> list[Content]:
     if f.prefilling is not None and f.ttft_s is None:
         done, total = f.prefilling
         prefill = f"{done} of {total}"
+    elif f.prefilling is not None:
+        prefill = f"{f.prefilling[1]} tok"
     elif f.prompt_tokens is not None and f.cached_tokens is not None:
         prefill = f"{f.prompt_tokens - f.cached_tokens} tok, {show.seconds(f.prefill_s)}"
     else:

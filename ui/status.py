@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.cells import cell_len
 from textual.content import Content
@@ -42,6 +43,22 @@ class TitleLine(LinesView):
         return [(left + space + model).truncate(width)]
 
 
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """How things stand in the chat."""
+
+    next_on: bool = True
+    """The next answer speculates."""
+    busy: bool = False
+    """An answer is under way."""
+    doing: str = ""
+    """What else goes on."""
+    queued: bool = False
+    """A message waits to be sent."""
+    editing: bool = False
+    """What is written replaces an earlier message."""
+
+
 class StatusLine(LinesView):
     """State of speculation in short where there is no panel, else what the keys do."""
 
@@ -49,32 +66,26 @@ class StatusLine(LinesView):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._left: Content = Content()
-        self._right = ""
-        self._key: tuple[object, ...] = ()
+        self._state = Situation()
+        self._figures = ("", "")
+        """The answer's figures in short, and in few words; empty where the panel shows them."""
         self._flash = ""
         self._timer: Timer | None = None
 
-    def show(
-        self,
-        *,
-        figures: TurnFigures | None,
-        panel: bool,
-        next_on: bool,
-        busy: bool,
-        doing: str,
-        queued: bool,
-        editing: bool,
-    ) -> None:
-        """Show the state of the chat."""
-        self._figures, self._panel = figures, panel
-        rounds = len(figures.rounds) if figures else 0
-        key = (id(figures), rounds, panel, next_on, busy, doing, queued, editing)
-        if key == self._key:
-            return
-        self._key = key
-        self._next_on, self._busy, self._doing, self._queued, self._editing = next_on, busy, doing, queued, editing
-        self.changed()
+    def show(self, state: Situation) -> None:
+        """Show how things stand."""
+        if state != self._state:
+            self._state = state
+            self.changed()
+
+    def show_figures(self, figures: TurnFigures | None) -> None:
+        """Show an answer's figures as they are now; None where the panel does."""
+        short = ("", "")
+        if figures is not None and figures.rounds:
+            short = (show.compact(figures, wide=True), show.compact(figures, wide=False))
+        if short != self._figures:
+            self._figures = short
+            self.changed()
 
     def flash(self, text: str) -> None:
         """Show a text for a few seconds."""
@@ -91,13 +102,9 @@ class StatusLine(LinesView):
     def build(self, width: int) -> Sequence[Content]:
         if self._flash:
             return [Content.styled(visible(self._flash), "bold").truncate(width, ellipsis=True)]
-        if not self._key:
-            return [Content()]
-        left = Content.assemble(("● ", GOOD if self._next_on else WARN))
-        if not self._panel and self._figures is not None and self._figures.rounds:
-            left = left + show.compact(self._figures, width >= 100)
-        else:
-            left = left + ("speculation on" if self._next_on else "speculation off")
+        state = self._state
+        left = Content.assemble(("● ", GOOD if state.next_on else WARN))
+        left = left + (self._figures[width < 96] or f"speculation {'on' if state.next_on else 'off'}")
         room = width - left.cell_length - 2
         hint = Content.styled(next((h for h in self._hints() if cell_len(h) <= room), ""), FAINT)
         space = " " * max(0, width - left.cell_length - hint.cell_length)
@@ -105,13 +112,14 @@ class StatusLine(LinesView):
 
     def _hints(self) -> tuple[str, ...]:
         """What to do next, in words and in fewer words."""
-        if self._queued:
-            when = "the model is there" if self._doing else "this is done"
+        state = self._state
+        if state.queued:
+            when = "the model is there" if state.doing else "this is done"
             return f"sent when {when} · Esc takes it back", "Esc takes it back"
-        if self._busy:
+        if state.busy:
             return ("Esc stops",)
-        if self._doing:
-            return f"{self._doing} · Esc stops", "Esc stops"
-        if self._editing:
+        if state.doing:
+            return f"{state.doing} · Esc stops", "Esc stops"
+        if state.editing:
             return "Enter asks this instead · empty it to keep the old one", "Enter asks this instead"
         return "Enter sends · / commands · F1 keys", "/ commands · F1 keys", "F1 keys"

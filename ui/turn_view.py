@@ -31,9 +31,9 @@ ORIGIN_NAMES = {
     Origin.BONUS: "bonus",
     Origin.PLAIN: "plain",
 }
-_FRAME_S = 0.03
+_FRAME_S = 0.05
 """Shortest time between two renderings of a growing answer."""
-_SHARE = 2
+_SHARE = 3
 """From one rendering to the next pass at least this many times what one takes: a long block, or a slow machine, gets
 fewer pictures and not slower keys."""
 _LONG = 40

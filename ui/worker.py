@@ -8,6 +8,7 @@ after that; it never waits for the screen.
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 FLUSH_S = 0.04
 """Between batches. A piece is not held back where waiting for the next one would make it older than this."""
 _PROGRESS_S = 0.05
+_SWITCH_S = 0.0005
 
 
 class Vocabulary(Protocol):
@@ -171,6 +173,9 @@ class EngineWorker:
 
     def start(self) -> None:
         """Begin to take commands."""
+        # This thread takes the interpreter lock back after each call of llama.cpp. While the screen is drawn that takes
+        # a whole switch interval, 5 ms by default, a few times for each token.
+        sys.setswitchinterval(_SWITCH_S)
         self._thread.start()
 
     def submit(self, job: Job) -> None:

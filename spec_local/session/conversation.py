@@ -88,6 +88,10 @@ class Conversation:
         """All messages of all branches, in order of writing."""
         return sorted(self._messages)
 
+    def has(self, identity: int) -> bool:
+        """Whether a message is in this conversation."""
+        return identity in self._messages
+
     def message(self, identity: int) -> StoredMessage:
         """One message of the tree."""
         return self._messages[identity]

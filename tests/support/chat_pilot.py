@@ -18,7 +18,7 @@ from spec_local.ui.app import ChatApp
 from spec_local.ui.dialogue import Dialogue
 from spec_local.ui.transcript import Notice
 
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 """A test machine may be very busy; nothing here depends on how long something takes."""
 
 

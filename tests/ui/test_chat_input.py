@@ -138,6 +138,17 @@ async def test_commands_complete():
         assert not c.app.query_one(CompletionList).display
 
 
+async def test_enter_does_a_command_that_is_written_out_and_completes_one_that_is_not():
+    async with chat() as c:
+        await c.pilot.press("slash", "k", "e")
+        await c.until(lambda: c.app.query_one(CompletionList).display)
+        await c.pilot.press("enter")
+        assert c.app.composer.text == "/keys"
+        await c.pilot.press("enter")
+        await c.until(lambda: len(c.app.screen_stack) == 2)
+        assert c.app.composer.text == ""
+
+
 async def test_values_of_commands_complete():
     async with chat() as c:
         await c.write("/set temp")
@@ -167,6 +178,18 @@ async def test_paths_complete_and_are_attached(tmp_path, monkeypatch):
         assert content == '@"notes [draft].txt" \n\nnotes [draft].txt:\n```\nthe contents\n```'
         assert "+ notes [draft].txt, 1 lines" in c.screen_text()
         assert c.texts[0] == '@"notes [draft].txt" '
+
+
+async def test_enter_sends_a_path_that_is_written_out(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("x")
+    async with chat() as c:
+        c.app.composer.insert("see @a.txt")
+        await c.until(lambda: c.app.query_one(CompletionList).display)
+        await c.pilot.press("enter")
+        await c.until(lambda: c.engine.requests)
+        await c.idle()
+        assert c.texts[0] == "see @a.txt"
 
 
 async def test_a_file_that_cannot_be_attached_leaves_the_message_in_the_input(tmp_path, monkeypatch):

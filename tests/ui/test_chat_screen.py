@@ -10,6 +10,8 @@ from functools import partial
 import pytest
 from chat_pilot import Chat, chat, words
 from chat_script import Play, ScriptedEngine, loader
+from textual.geometry import Offset
+from textual.selection import Selection
 
 from spec_local.errors import BackendError
 from spec_local.models_manifest import NotPulledError
@@ -17,6 +19,7 @@ from spec_local.session.options import EngineOptions
 from spec_local.session.provenance import Origin
 from spec_local.speculation.statistics import summarise
 from spec_local.ui import figures as show
+from spec_local.ui.model_picker import Choice, ModelLists, ModelPicker, Row
 from spec_local.ui.turn_view import ORIGIN_STYLES, provenance_lines
 
 PATTERN = ((4, 4), (4, 1), (0, 0))
@@ -61,9 +64,8 @@ async def test_a_small_screen_has_the_figures_in_its_last_line():
     async with chat(Play(tokens=words(30), pattern=PATTERN), size=(80, 24)) as c:
         await c.ask("q")
         assert not c.app.panel.display
-        last = c.screen_text().splitlines()[-1]
-        assert "tok/pass" in last
-        assert "tok/s" in last
+        await c.until(lambda: "tok/pass" in c.screen_text().splitlines()[-1])
+        assert "tok/s" in c.screen_text().splitlines()[-1]
         await c.pilot.press("f2")
         await c.until(lambda: c.app.panel.display)
 
@@ -227,6 +229,8 @@ async def test_themes(theme):
         assert "x = 1" in c.screen_text()
         await c.enter("/theme nrod")
         await c.until(lambda: "no theme" in c.notices)
+    async with chat() as c:
+        assert c.app.theme == theme, "it is kept"
 
 
 # Models.
@@ -351,6 +355,84 @@ async def test_a_load_that_fails_offers_ways_on():
         await c.until(lambda: "No memory [/] left." in c.screen_text())
         await c.pilot.click("#choice-1")
         await c.until(lambda: c.dialogue.facts is not None)
+
+
+async def test_loading_can_be_stopped_and_the_chat_stays():
+    engine = ScriptedEngine()
+    waits = threading.Event()
+
+    def load(options, progress):
+        if not waits.is_set():
+            while progress("target x.gguf", 0.2):
+                waits.wait(0.01)
+            raise BackendError("Loading was cancelled.")
+        return engine
+
+    async with chat(engine=engine, loader=load, ready=False) as c:
+        await c.until(lambda: "loading target" in c.screen_text())
+        await c.pilot.press("escape")
+        await c.until(lambda: "Loading was stopped." in c.notices)
+        waits.set()
+        await c.pilot.click("#choice-1")
+        await c.until(lambda: c.dialogue.facts is not None)
+
+
+class Lists:
+    """What the picker asks for."""
+
+    def targets(self):
+        return [
+            Row("the-pair", "with small", Choice(None, "auto", "the-pair")),
+            Row("big [x]", "1 GB", Choice("big [x]", "auto"), target="big [x]"),
+        ]
+
+    def drafts(self, target):
+        return [
+            Row("automatic", "", Choice(target, "auto")),
+            Row("other", "49135 of 49152 ids mean [different] text.", None),
+            Row("small", "", Choice(target, "small")),
+        ]
+
+
+async def test_the_model_picker_greys_out_drafts_that_do_not_fit():
+    async with chat() as c:
+        chosen: list[Choice | None] = []
+        c.app.push_screen(ModelPicker(Lists), chosen.append)  # type: ignore[arg-type]
+        await c.until(lambda: "What shall run?" in c.screen_text() and "big [x]" in c.screen_text())
+        await c.pilot.press("down", "enter")
+        await c.until(lambda: "What shall draft for big [x]?" in c.screen_text())
+        assert "ids mean [different] text." in c.screen_text()
+        await c.pilot.press("down", "enter")  # over the one that is greyed out
+        await c.until(lambda: chosen)
+        assert chosen == [Choice("big [x]", "small")]
+
+
+def test_reasons_come_from_the_pair_check(tiny_target, tiny_draft, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPEC_LOCAL_MODELS", str(tmp_path))
+    lists = ModelLists()
+    assert lists.refusal(tiny_target, tiny_draft) == ""
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF")
+    assert "broken.gguf" in lists.refusal(tiny_target, tmp_path / "broken.gguf")
+
+
+async def test_deleting_a_conversation_asks_first():
+    async with chat() as c:
+        await c.ask("q")
+        identity = c.dialogue.conversation.id
+        for keys, left in ((["enter"], 1), (["down", "enter"], 0)):
+            await c.enter("/delete")
+            await c.until(lambda: len(c.app.screen_stack) == 2)
+            await c.pilot.press(*keys)
+            await c.until(lambda: len(c.dialogue.store.find()) == left)  # noqa: B023 - waited for here
+        assert c.texts == []
+        assert identity not in [f.id for f in c.dialogue.store.find()]
+
+
+async def test_selected_text_is_what_is_shown():
+    async with chat(Play(tokens=("**bold** and `code`\n\nsecond",))) as c:
+        await c.ask("q")
+        view = c.app.transcript.turns[1]
+        assert view.get_selection(Selection(Offset(5, 0), Offset(3, 2))) == ("and code\n\nsec", "\n")
 
 
 async def test_notices_of_the_engine_are_shown_once():

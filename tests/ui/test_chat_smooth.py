@@ -97,6 +97,8 @@ async def streamed(tokens: int) -> tuple[float, list[float], str]:
                 await asyncio.sleep(0.002)
                 assert time.monotonic() - begin < 10
             delays.append(time.monotonic() - begin)
+            if before > 40:
+                c.app.composer.clear_all()  # its own length is not what is measured
             await asyncio.sleep(0.1)
         cpu = time.process_time() - begin_cpu
         view = c.app.transcript.turns[1]
@@ -123,5 +125,5 @@ async def test_four_thousand_tokens_are_smooth_and_linear():
         f"processor {cpu_half:.2f} s and {cpu:.2f} s; keys: median {delays[len(delays) // 2] * 1000:.0f} ms, "
         f"worst {delays[-1] * 1000:.0f} ms of {len(delays)}"
     )
-    assert cpu < 3.2 * cpu_half  # linear is 2, quadratic 4; processor time on a busy machine is no exact measure
+    assert cpu < 2.5 * cpu_half  # linear is 2, quadratic 4
     assert delays[int(len(delays) * 0.98)] < 0.2

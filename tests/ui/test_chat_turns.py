@@ -125,6 +125,46 @@ async def test_emptying_the_input_ends_an_edit():
         assert c.texts == ["first", "one", "second", "two"]
 
 
+async def test_an_edit_does_not_follow_into_another_conversation():
+    async with chat(Play(tokens=("one",)), Play(tokens=("two",))) as c:
+        await c.ask("first")
+        await c.pilot.press("f7")
+        await c.until(lambda: c.app.composer.text == "first")
+        await c.pilot.press("ctrl+n")
+        await c.ask("second")
+        assert c.texts == ["second", "two"]
+
+
+async def test_an_edit_with_a_file_that_cannot_be_attached_is_still_an_edit(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "b.bin").write_bytes(b"\xff")
+    async with chat(Play(tokens=("one",)), Play(tokens=("two",))) as c:
+        await c.ask("first")
+        await c.pilot.press("f7")
+        await c.until(lambda: c.app.composer.text == "first")
+        await c.write("better @b.bin")
+        c.app.composer.completing = False
+        await c.pilot.press("enter")
+        await c.until(lambda: "not UTF-8" in c.notices)
+        await c.write("better")
+        await c.pilot.press("enter")
+        await c.until(lambda: c.texts == ["better", "two"])
+
+
+async def test_a_store_that_fails_is_a_message_and_not_the_end(tmp_path):
+    gate = threading.Event()
+    store = Store(tmp_path / "c.sqlite3")
+    async with chat(Play(tokens=words(5), gate=gate), store=store) as c:
+        await c.enter("first")
+        await c.until(lambda: len(c.texts) == 2 and c.texts[1])
+        store._db.execute("DROP TABLE pieces")
+        store._db.execute("DROP TABLE messages")
+        gate.set()
+        await c.until(lambda: not c.dialogue.busy)
+        await c.until(lambda: "cannot be" in c.notices)
+        assert c.app.is_running
+
+
 async def test_undo_takes_the_last_question_back():
     async with chat(Play(tokens=("one",))) as c:
         await c.ask("first")
