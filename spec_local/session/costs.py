@@ -35,6 +35,12 @@ def cost_profile(loaded: Loaded, options: EngineOptions) -> CostProfile:
     return profile
 
 
+def forget_stale(profile: CostProfile) -> None:
+    """Let the next start measure again, where rounds have shown that the saved profile no longer fits."""
+    if profile.stale:
+        saved_path("costs", profile.identity).unlink(missing_ok=True)
+
+
 def measure(
     context: Context, rows: list[int], repeats: int = 2, clock: Callable[[], float] = time.perf_counter
 ) -> dict[int, float]:

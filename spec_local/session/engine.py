@@ -27,7 +27,7 @@ from spec_local.drafting.model import ModelDrafter
 from spec_local.drafting.text import TextDrafter
 from spec_local.errors import Aborted, BackendError, ContextFullError, TemplateError, UsageError
 from spec_local.sampling import RULES, Noise, Sampling, Transform
-from spec_local.session.costs import cost_profile
+from spec_local.session.costs import cost_profile, forget_stale
 from spec_local.session.generation import Generation, Progress, Prompt, Request
 from spec_local.session.loading import Loaded, LoadProgress, cannot_trim, load_models
 from spec_local.session.memory import MemoryPlan
@@ -359,6 +359,8 @@ class Engine:
         self.cancel()
         with self._native:
             self._loaded.close()
+        if isinstance(controller := self._speculator.controller, AdaptiveController):
+            forget_stale(controller.costs)
 
     def __enter__(self) -> Engine:
         return self
@@ -389,8 +391,8 @@ class Engine:
         drafters: dict[str, Drafter] = {}
         if loaded.draft is not None:
             drafters["model"] = ModelDrafter(loaded.draft, loaded.draft.options.max_rows)
-        if options.draft in ("auto", "text"):
-            drafters["text"] = TextDrafter()
+        if options.draft in ("auto", "text") or options.draft_length == "auto":
+            drafters["text"] = TextDrafter()  # free until it is used, and the controller uses it only where it pays
         return drafters, "" if drafters else loaded.draft_off or "there is no draft"
 
     def _controller(self, sources: list[str]) -> Controller:

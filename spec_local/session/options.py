@@ -19,7 +19,8 @@ class EngineOptions(BaseModel):
     target: str | None = None
     """Catalogue name or path of the target; None: the pair's, else the default pair's."""
     draft: str = "auto"
-    """Name or path; auto (the catalogue's draft, and text drafts), text, or none."""
+    """Name or path; auto (the catalogue's draft), text (no draft model), or none. Where the length is auto, text drafts
+    stand beside a draft model."""
     pair: str | None = None
     """Catalogue name of a target with its draft."""
     allow_plain: bool = False

@@ -11,11 +11,13 @@ import pytest
 from tiny_gguf import END_OF_TURN, N_VOCAB, TEMPLATE, TURN, write_transformer
 
 from spec_local.errors import BackendError, ContextFullError, ModelError, PairError, TemplateError, UsageError
+from spec_local.llama.context import Context
 from spec_local.sampling import Sampling
 from spec_local.session.engine import Engine, load
 from spec_local.session.generation import Prompt, Request
 from spec_local.session.options import EngineOptions, engine_options
 from spec_local.session.template import Message
+from spec_local.speculation.adaptive import AdaptiveController
 
 Load = Callable[..., Engine]
 PROMPT = "the abcd on an inn, the abcd on an inn, the "
@@ -544,6 +546,37 @@ def test_plain_on_request_and_draft_length_zero(open_engine: Load) -> None:
     result = zero.generate(PROMPT, sampling=_sampling())
     assert (result.token_ids, result.speculation_reason) == (plain.token_ids, "the draft length is 0")
     assert result.model["draft"] is None  # it is not even loaded
+
+
+def test_text_drafts_stand_beside_a_draft_model_that_was_named(open_engine: Load) -> None:
+    assert set(open_engine(draft_length="auto").speculator.drafters) == {"model", "text"}
+    assert set(open_engine(draft_length=4).speculator.drafters) == {"model"}
+    assert set(open_engine(draft="text").speculator.drafters) == {"text"}
+    assert set(open_engine(draft="none", draft_length="auto").speculator.drafters) == set()
+
+
+def test_costs_are_measured_again_once_they_no_longer_fit(
+    open_engine: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measured: list[dict[int, float]] = []
+
+    def measure(context: Context, rows: list[int]) -> dict[int, float]:
+        measured.append({n: 0.001 * n for n in rows})
+        return measured[-1]
+
+    monkeypatch.setattr("spec_local.session.costs.measure", measure)
+    monkeypatch.setattr("spec_local.session.saved.cache_folder", lambda: tmp_path)
+    open_engine(draft_length="auto").close()
+    assert len(measured) == 2, "target and draft"
+    fits = open_engine(draft_length="auto")
+    assert len(measured) == 2, "they were saved"
+    controller = fits.speculator.controller
+    assert isinstance(controller, AdaptiveController)
+    for _ in range(60):
+        controller.costs.target.update(1, 0.01)
+    fits.close()
+    open_engine(draft_length="auto")
+    assert len(measured) == 4
 
 
 def test_recommended_values_fill_what_was_not_set(open_engine: Load, tiny_folder: Path) -> None:
