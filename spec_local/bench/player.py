@@ -114,18 +114,19 @@ class Player:
         if self._model is not None:
             self._model.prompt_length = sequence.prompt_length
         rounds: list[Round] = []
-        draft_prefill_s = ttft_s = 0.0
+        ttft_s = 0.0
         with engine.using():
             engine.prefill(generation)
+            draft_prefill_s = 0.0 if self._model is None else self._model.take_prompt_s()
             while not generation.finished:
                 self._check(generation)
                 engine.step([generation])
                 read_s = 0.0 if self._model is None else self._model.take_prompt_s()
-                draft_prefill_s += read_s
                 if len(sequence.rounds) > len(rounds):
                     last = sequence.rounds[-1]
                     rounds.append(replace(last, draft_s=max(0.0, last.draft_s - read_s)))
-                    ttft_s = ttft_s or self._prefill_s + last.seconds
+                    ttft_s = ttft_s or self._prefill_s + draft_prefill_s + last.seconds
+                draft_prefill_s += read_s
             self._check(generation)
         for source, reason in speculator.off.items():
             raise BackendError(f"The {source} drafter failed during the measurement: {reason}.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Generic, TypeVar
@@ -12,8 +13,12 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
+_SAME_S = 0.3
+"""Signals that come so close together are one request: `timeout`, for one, tells the process and then its group."""
+
+
 class Interrupt:
-    """Catches SIGINT and SIGTERM while it is entered. The first asks politely, the second ends the program.
+    """Catches SIGINT and SIGTERM while it is entered. The first asks politely, a later one ends the program.
 
     Args:
         on_first: Called in the main thread at the first signal.
@@ -22,6 +27,7 @@ class Interrupt:
     def __init__(self, on_first: Callable[[], None] | None = None) -> None:
         self.seen = False
         self.on_first = on_first
+        self._first_at = 0.0
         self._old: dict[int, signal._HANDLER] = {}
 
     def __enter__(self) -> Interrupt:
@@ -35,8 +41,10 @@ class Interrupt:
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
         if self.seen:
-            raise KeyboardInterrupt
-        self.seen = True
+            if time.monotonic() - self._first_at > _SAME_S:
+                raise KeyboardInterrupt
+            return
+        self.seen, self._first_at = True, time.monotonic()
         if self.on_first is not None:
             self.on_first()
 

@@ -151,13 +151,14 @@ class ModelDrafter:
         return 0 if room < 0 or any(token >= self.model.n_vocab for token in fresh) else room, len(fresh)
 
     def prefill(self, slot: int, tokens: Sequence[int]) -> None:
-        """Bring the cache of `slot` to `tokens`, in batches.
+        """Bring the cache of `slot` to `tokens`, in batches, keeping what it shares with this or another slot's.
 
         Raises:
             Aborted: Stopped on request; what was decoded stays.
-            BackendError: A pass failed, or the cache cannot be cut back.
+            BackendError: A pass failed, or the cache cannot be cut back: this drafter is of no more use.
         """
-        self._cache.cut(slot, self._cache.shared(slot, tokens, self._known.pop(slot, 0)))
+        held = self._cache.shared(slot, tokens, self._known.pop(slot, 0))
+        self._cache.cut(slot, self._cache.adopt(slot, tokens, held))
         self._cache.fill(slot, tokens)
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:

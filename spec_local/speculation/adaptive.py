@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise, zip_longest
 
 from spec_local.drafting.draft import NO_SOURCE, Draft
@@ -99,6 +100,10 @@ class AdaptiveController:
             pace.trust = TRUST_START
             pace.trial_gap = pace.trial_after = PROBE_FIRST
         return pace
+
+    def opens(self, seat: Seat) -> str:
+        """The source of the plan that this seat would get alone."""
+        return self._plan(replace(seat, pace=replace(seat.pace)), 0, 1).source  # with a pace to be thrown away
 
     def plan(self, seats: Sequence[Seat]) -> list[Plan]:
         """One plan per seat; text drafts of earlier seats count as rows for those after them."""

@@ -3,6 +3,7 @@
 One controller serves all sequences of an engine; what it keeps per sequence is a small `Pace`. In one round it is
 asked, in this order:
 
+    controller.opens(seat)                         once, in prefill: who will draft first, and should read the prompt?
     plans = controller.plan(seats)                 all sequences of the round together
     controller.guess(plan, draft, rows)            before a pass of the draft model: what to read along?
     controller.more(plan, confidence)              after each token of a model draft: draw another?
@@ -123,6 +124,9 @@ class Controller(Protocol):
     def enter(self) -> Pace:
         """State for a new sequence."""
 
+    def opens(self, seat: Seat) -> str:
+        """The source that a new sequence's first round will draft from; nothing is decided yet."""
+
     def plan(self, seats: Sequence[Seat]) -> list[Plan]:
         """One plan per seat, in order, for one shared draft phase and one shared target pass."""
 
@@ -157,6 +161,10 @@ class FixedController:
     def enter(self) -> Pace:
         """State for a new sequence: none."""
         return Pace()
+
+    def opens(self, seat: Seat) -> str:
+        """The same as in every round."""
+        return self._plan(seat, 1).source
 
     def plan(self, seats: Sequence[Seat]) -> list[Plan]:
         """The same plan every round."""

@@ -64,6 +64,8 @@ class Speculator:
     def prefill(self, sequence: Sequence, progress: Progress | None = None) -> int:
         """Bring the target's cache to `tokens[:-1]`, keeping what it shares with the slot's last stream or another's.
 
+        A draft model that the first round will use reads the prompt now too: that is no part of decoding.
+
         Returns:
             Tokens that were in the cache already.
 
@@ -72,7 +74,21 @@ class Speculator:
             BackendError: A pass failed.
         """
         self._forget(sequence.slot, self._cache.shared(sequence.slot, sequence.tokens[:-1]))
-        return self._fill(sequence, progress)
+        kept = self._fill(sequence, progress)
+        if sequence.speculate and any(isinstance(drafter, ModelDrafter) for drafter in self.drafters.values()):
+            self._open(sequence)
+        return kept
+
+    def _open(self, s: Sequence) -> None:
+        """Have the draft model read the prompt, where it would have to in the first round."""
+        (offers,), _ = self._offers([s])
+        source = self.controller.opens(Seat(s.pace, offers, len(s.tokens) - 1))
+        drafter = self.drafters.get(source)
+        if isinstance(drafter, ModelDrafter) and GRAMMAR_SOURCE not in offers:
+            try:
+                drafter.prefill(s.slot, s.tokens[:-1])
+            except BackendError as error:
+                self.give_up(source, error.message)
 
     def release(self, slot: int) -> None:
         """Forget everything about a slot."""

@@ -24,7 +24,7 @@ def test_a_pair_is_measured(tiny_target: Path, tiny_draft: Path, tmp_path: Path,
     assert main(["bench", *flags, "--json", "--html", str(tmp_path / "page.html")]) == ExitCode.OK
     data = json.loads(capsys.readouterr().out)
     arms = {arm["name"]: arm for arm in data["arms"]}
-    assert list(arms) == ["plain", "fixed-2", "fixed-4", "fixed-7", "auto"]
+    assert list(arms) == ["plain", "fixed-2", "fixed-4", "fixed-7", "model", "text", "auto"]
     for arm in arms.values():
         for at in arm["temperatures"]:
             assert at["statistics"]["emitted"] == 2 * 2 * 24

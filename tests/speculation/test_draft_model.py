@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from toy_drafters import right_for
 from toy_model import Table
 from toy_runs import (
     DRAFT,
+    GREEDY,
     PROMPT,
     TARGET,
     VOCABULARY,
@@ -16,6 +18,7 @@ from toy_runs import (
     go_on,
     make_sequence,
     model_drafter,
+    plain,
     play,
     speculator,
 )
@@ -24,13 +27,40 @@ from spec_local.drafting.model import ModelDrafter, confidence, recent
 from spec_local.drafting.token_cache import common_prefix
 from spec_local.speculation.controller import FixedController
 
+TEXT = plain(GREEDY).tokens
+
+
+@pytest.mark.parametrize("controller", [FixedController("model", 0), FixedController(("text", "model"), 3)])
+def test_a_draft_model_that_will_not_draft_first_does_not_read_the_prompt(controller: FixedController) -> None:
+    draft, sequence = draft_model(), make_sequence(GREEDY)
+    engine = speculator({"model": ModelDrafter(draft), "text": right_for(TEXT, VOCABULARY, 2, 3)}, controller)
+    engine.prefill(sequence)
+    assert draft.calls == []
+
+
+def test_nor_does_one_for_a_plain_stream() -> None:
+    draft, sequence = draft_model(), make_sequence(GREEDY)
+    sequence.speculate = False
+    speculator({"model": ModelDrafter(draft)}, 3).prefill(sequence)
+    assert draft.calls == []
+
+
+def test_a_prompt_that_the_draft_model_fails_to_read_costs_the_draft_only() -> None:
+    draft, sequence = draft_model(), make_sequence(GREEDY)
+    draft.fail_at(0)
+    engine = speculator({"model": ModelDrafter(draft)}, 3)
+    play(engine, sequence)
+    assert sequence.tokens == TEXT[: len(sequence.tokens)]
+    assert "pass 0" in engine.off["model"]
+
 
 @pytest.mark.parametrize("length", [1, 2, 5])
 def test_one_pass_for_each_drafted_token_and_none_for_the_last(length: int) -> None:
     draft = draft_model()
     engine, sequence = speculator({"model": ModelDrafter(draft)}, length), make_sequence(WARM, seed=3)
     engine.prefill(sequence)
-    assert draft.calls == []  # a draft that is never asked for costs nothing
+    # Reading the prompt is no part of a round.
+    assert [list(call[0].tokens) for call in draft.calls] == [list(PROMPT[:-1])]
     while sequence.finish is None:
         passes = len(draft.calls)
         kept = _agreeing(draft.caches[0], sequence.tokens)
@@ -91,14 +121,26 @@ def test_catching_up_is_cut_into_batches_and_only_the_last_wants_a_row() -> None
     draft = draft_model(n_batch=16)
     sequence = make_sequence(WARM, seed=3, prompt=prompt)
     play(speculator({"model": ModelDrafter(draft)}, 3), sequence)
-    first = [(len(call[0].tokens), call[0].rows) for call in draft.calls[:4]]
-    assert first == [(16, 0), (16, 0), (2, 0), (16, 1)]
+    read = [(len(call[0].tokens), call[0].rows) for call in draft.calls[:5]]
+    assert read == [(16, 0), (16, 0), (16, 0), (1, 0), (1, 1)]
+    late = draft_model(n_batch=16)
+    engine, sequence = speculator({"model": ModelDrafter(late)}, 3), make_sequence(WARM, seed=3, prompt=prompt)
+    sequence.speculate = False
+    engine.prefill(sequence)
+    sequence.speculate = True
+    go_on(engine, sequence, rounds=1)
+    assert [(len(call[0].tokens), call[0].rows) for call in late.calls[:4]] == [(16, 0), (16, 0), (2, 0), (16, 1)]
 
 
 def test_two_lagging_slots_share_a_batch() -> None:
     sequences = [make_sequence(WARM, slot=i, prompt=[i + 1] * 40, seed=i) for i in range(2)]
     draft = Watched(DRAFT, sequences, n_batch=32)
-    play(speculator({"model": ModelDrafter(draft)}, 3), *sequences)
+    engine = speculator({"model": ModelDrafter(draft)}, 3)
+    for sequence in sequences:
+        sequence.speculate = False
+        engine.prefill(sequence)
+        sequence.speculate = True
+    go_on(engine, *sequences, rounds=1)
     both = next(call for call in draft.calls if len(call) == 2)
     assert [len(chunk.tokens) for chunk in both] == [16, 16]
 
