@@ -27,9 +27,12 @@ _BOS_ADDED = {
 """Pre-tokenizers for which llama.cpp adds BOS unless the file says otherwise."""
 
 _END_TEXTS = (
-    b"<|eot_id|>", b"<|im_end|>", b"<|end|>", b"<|return|>", b"<|call|>", b"<end_of_turn>", b"<|endoftext|>", b"</s>",
-    b"<|eom_id|>", b"<EOT>", b"_<EOT>", b"[EOT]", b"[EOS]", b"<|end_of_text|>", b"<end_of_utterance>", b"<eos>",
-    "<｜end▁of▁sentence｜>".encode(),
+    b"<|eot_id|>", b"<|im_end|>", b"<|end|>", b"<|return|>", b"<|call|>", b"<|flush|>", b"<|calls|>", b"<end_of_turn>",
+    b"<|endoftext|>", b"</s>", b"<|eom_id|>", b"<EOT>", b"_<EOT>", b"[EOT]", b"[EOS]", b"<|end_of_text|>",
+    b"<end_of_utterance>", b"<eos>", b"<turn|>", b"<|tool_response>", b"[e~[", "<｜end▁of▁sentence｜>".encode(),
+    # What separates files in fill-in-the-middle prompts:
+    b"<|fim_pad|>", b"<fim-pad>", b"<fim_pad>", b"<PAD>", b"[PAD]", b"<|fim_repo|>", b"<|repo_name|>", b"<fim-repo>",
+    b"<REPO>", b"<reponame>", b"<|file_sep|>",
 )  # fmt: skip
 """Token texts at which llama.cpp ends an answer, whatever the file's own end ids are."""
 
@@ -80,8 +83,9 @@ class Tokenizer:
         wanted = set(_END_TEXTS)
         ends = named | {id for id, text in enumerate(tokens) if text in wanted and kinds[id] == CONTROL}
         texts = {tokens[id]: id for id in ends if id < len(tokens)}
-        if {b"<|return|>", b"<|call|>", b"<|end|>"} <= texts.keys():  # harmony format: <|end|> only ends one message
-            ends.discard(texts[b"<|end|>"])
+        calls = {b"<|call|>", b"<|calls|>"} & texts.keys()
+        if b"<|end|>" in texts and calls and {b"<|return|>", b"<|flush|>"} & texts.keys():
+            ends.discard(texts[b"<|end|>"])  # it ends one of the messages that an answer is made of
         return frozenset(ends)
 
     def show(self, id: int | None) -> str:

@@ -1,4 +1,4 @@
-"""Acceptance and tokens per pass of the acceptance rules, on a real pair: the tables of docs/experiments-acceptance.md.
+"""Acceptance and tokens per pass of the acceptance rules, on a real pair: the tables of docs/experiments.md.
 
 The target writes one text per kind of prompt; both models then read it in wide passes. At every position the rows of
 each sampling are made from the recorded logits, tokens are drawn from the target's, and everything the rules would

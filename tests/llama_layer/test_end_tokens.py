@@ -33,6 +33,20 @@ def test_a_control_token_of_that_text_ends_an_answer(tmp_path):
 
 @pytest.mark.models
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["qwen2.5-coder-1.5b-instruct", "smollm2-135m-instruct", "gemma-3-270m"])
+def test_the_header_tells_the_ends_that_the_engine_uses(name):
+    from spec_local.models_manifest import read_header, resolve_model
+
+    try:
+        path = resolve_model(name).path
+    except ModelError as error:
+        pytest.skip(str(error))
+    with Model(path, Offload(devices=("none",), repack=False)) as model:
+        assert read_header(path).tokenizer.end_ids() == model.vocabulary.end_ids
+
+
+@pytest.mark.models
+@pytest.mark.slow
 def test_both_ends_of_qwen_and_not_its_html_tag():
     from spec_local.models_manifest import resolve_model
 
