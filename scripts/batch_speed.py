@@ -1,9 +1,12 @@
 """Throughput of several sequences at once against one at a time, and whether the answers are the same.
 
     python scripts/batch_speed.py -m TARGET -d DRAFT --parallel 1,4,8 --prompts 64 --pad-width 40
+    python scripts/batch_speed.py -m TARGET -d DRAFT --parallel 1,4,8 --prompts 64 --llama-cpp
 
 With `--pad-width` all target passes have one width, so the answers of all arms should be equal token by token; without
-it near-ties may fall otherwise. Prints a line for each arm and, last, one JSON object.
+it near-ties may fall otherwise. `--llama-cpp` has llama.cpp's own server (`scripts/comparing`, in a virtual environment
+of its own) answer the same prompts with as many slots, plainly and with drafts of three tokens; there every answer has
+the same number of tokens. Prints a line for each arm and, last, one JSON object.
 """
 
 from __future__ import annotations
@@ -12,13 +15,20 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+from comparing.servers import Files, Server, ServerError, environment
+from comparing.sweep import PLAIN, Setting
 
 from spec_local.batch.records import BadLine, Item
 from spec_local.batch.requests import Recipe
 from spec_local.batch.runner import Runner
+from spec_local.llama.context import physical_cores
+from spec_local.paths import cache_folder
 from spec_local.sampling import Sampling
-from spec_local.session.engine import load
+from spec_local.session.engine import Engine, load
+from spec_local.session.generation import Request
 from spec_local.session.options import EngineOptions
 from spec_local.speculation.statistics import Tally
 
@@ -27,19 +37,23 @@ SHARED = (
 )
 SUBJECTS = ("rain", "bread", "clocks", "rust", "soap", "wind", "glass", "paper", "salt", "maps", "ink", "wool", "tides")
 QUESTIONS = ("What is the history of", "How does one explain", "List three facts about", "Write a short poem about")
+DRAFT_3 = Setting("draft 3", ("draft_simple",), 3)
 
 
-def make_items(count: int, most: int, temperature: float) -> list[Item]:
+def make_items(arguments: argparse.Namespace) -> list[Item]:
     """Questions that share a system message."""
-    sampling = {"temperature": temperature, "max_tokens": most}
-    texts = [f"{QUESTIONS[i % 4]} {SUBJECTS[i % 13]}, please? ({i})" for i in range(count)]
+    most = arguments.max_tokens
+    sampling = {"temperature": arguments.temperature, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "max_tokens": most}
+    if arguments.llama_cpp:
+        sampling["min_tokens"] = most
+    texts = [f"{QUESTIONS[i % 4]} {SUBJECTS[i % 13]}, please? ({i})" for i in range(arguments.prompts)]
     return [Item(i, i, text, SHARED, {**sampling, "seed": i}) for i, text in enumerate(texts, 1)]
 
 
-def measure(options: EngineOptions, target: str, draft: str, items: list[Item]) -> dict[str, Any]:
-    """One arm: speed, and the answers by item."""
-    slots = options.parallel
-    with load(target, draft=draft, options=options) as engine, engine.using():
+def measure(engine: Engine, items: list[Item]) -> dict[str, Any]:
+    """One arm of spec-local: speed, and the answers by item."""
+    slots = engine.options.parallel
+    with engine.using():
         source: Iterator[Item | BadLine] = iter(items)
         started = time.perf_counter()
         outcomes = list(Runner(engine, slots, Recipe(Sampling()).request).run(source))
@@ -53,6 +67,7 @@ def measure(options: EngineOptions, target: str, draft: str, items: list[Item]) 
         answers[outcome.line] = outcome.result.token_ids
     figures = tally.statistics()
     return {
+        "arm": "spec-local",
         "parallel": slots,
         "seconds": seconds,
         "tokens": figures.emitted,
@@ -63,6 +78,59 @@ def measure(options: EngineOptions, target: str, draft: str, items: list[Item]) 
         "cached_tokens": cached,
         "answers": answers,
     }
+
+
+def requests(engine: Engine, items: list[Item]) -> list[dict[str, Any]]:
+    """The same prompts, token by token, and sampling for llama.cpp's server."""
+    made = []
+    for item in items:
+        assert isinstance(item.prompt, str)
+        ids, _ = engine.tokenize(Request(item.prompt, system=item.system))
+        sampling = {name: item.sampling[name] for name in ("temperature", "top_k", "top_p", "min_p", "seed")}
+        made.append(
+            {
+                "prompt": engine.vocabulary.text(ids, special=True),
+                "n_predict": item.sampling["max_tokens"],
+                "ignore_eos": True,
+                "cache_prompt": True,
+                **sampling,
+            }
+        )
+    return made
+
+
+def measure_server(python: Path, files: Files, setting: Setting, asked: list[dict[str, Any]]) -> dict[str, Any]:
+    """One arm of llama.cpp's server."""
+    server = Server(python, files, setting)
+    try:
+        server.ask({**asked[0], "n_predict": 4})
+        answers, seconds = server.ask_all(asked)
+    finally:
+        server.close()
+    tokens, drafted = sum(answer.tokens for answer in answers), sum(answer.drafted for answer in answers)
+    return {
+        "arm": f"llama.cpp {setting.name}",
+        "parallel": files.slots,
+        "seconds": seconds,
+        "tokens": tokens,
+        "tokens_per_s": tokens / seconds,
+        "acceptance_rate": sum(answer.accepted for answer in answers) / drafted if drafted else None,
+    }
+
+
+def describe(arm: dict[str, Any], first: dict[str, Any]) -> str:
+    """A line for a person; `first` is what the arm is compared with."""
+    rate, passes = arm["acceptance_rate"], arm.get("tokens_per_pass")
+    parts = [
+        f"{arm['arm']:18} {arm['parallel']:3} at once: {arm['tokens_per_s']:7.1f} tokens/s",
+        f"{arm['tokens_per_s'] / first['tokens_per_s']:.2f}×",
+        *([] if passes is None else [f"{passes:.2f} tokens per pass"]),
+        "nothing drafted" if rate is None else f"{rate:.0%} accepted",
+    ]
+    if "answers" in arm:
+        equal = sum(arm["answers"][line] == first["answers"][line] for line in first["answers"])
+        parts.append(f"{equal}/{len(first['answers'])} answers equal to those of the first arm")
+    return ", ".join(parts)
 
 
 def main() -> int:
@@ -78,10 +146,18 @@ def main() -> int:
     parser.add_argument("--n-ctx", type=int, default=512)
     parser.add_argument("--pad-width", type=int, default=0)
     parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--llama-cpp", action="store_true", help="measure llama.cpp's own server too")
+    parser.add_argument("--venv", type=Path, default=cache_folder() / "xllamacpp", help="the server's environment")
     arguments = parser.parse_args()
     length = arguments.draft_length
-    items = make_items(arguments.prompts, arguments.max_tokens, arguments.temperature)
+    items = make_items(arguments)
+    python = environment(arguments.venv) if arguments.llama_cpp else None
     arms: list[dict[str, Any]] = []
+
+    def done(arm: dict[str, Any]) -> None:
+        arms.append(arm)
+        print(describe(arm, arms[0]), flush=True)
+
     for slots in map(int, arguments.parallel.split(",")):
         options = EngineOptions(
             n_ctx=arguments.n_ctx,
@@ -90,19 +166,20 @@ def main() -> int:
             threads=arguments.threads,
             draft_length="auto" if length == "auto" else int(length),
         )
-        arm = measure(options, arguments.target, arguments.draft, items)
-        arms.append(arm)
-        first = arms[0]
-        arm["ratio"] = arm["tokens_per_s"] / first["tokens_per_s"]
-        arm["equal"] = sum(arm["answers"][line] == first["answers"][line] for line in first["answers"])
-        rate = arm["acceptance_rate"]
-        print(
-            f"{slots:3} at once: {arm['tokens_per_s']:7.1f} tokens/s ({arm['ratio']:.2f}×), "
-            f"{arm['tokens_per_pass']:.2f} tokens per pass, "
-            f"{'nothing drafted' if rate is None else f'{rate:.0%} accepted'}, "
-            f"{arm['equal']}/{len(items)} answers equal to those of the first arm",
-            flush=True,
-        )
+        with load(arguments.target, draft=arguments.draft, options=options) as engine:
+            done(measure(engine, items))
+            asked, described = requests(engine, items), engine.describe()
+        if python is not None:
+            target, draft = (
+                None if path is None else Path(path) for path in (described["target_path"], described["draft_path"])
+            )
+            assert target is not None
+            files = Files(target, draft, arguments.threads or physical_cores(), arguments.n_ctx, slots)
+            for setting in [PLAIN] if draft is None else [PLAIN, DRAFT_3]:
+                try:
+                    done(measure_server(python, files, setting, asked))
+                except ServerError as error:
+                    print(f"llama.cpp {setting.name}, {slots} at once: {error}", flush=True)
     print(json.dumps([{name: value for name, value in arm.items() if name != "answers"} for arm in arms]))
     return 0
 

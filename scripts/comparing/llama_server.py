@@ -1,7 +1,7 @@
 """Runs in the comparison's own virtual environment: one llama.cpp server with one setting, asked through pipes.
 
-Started with one JSON argument; answers `{"ready": ...}`, then one line for each request line. Everything llama.cpp
-itself prints goes to standard error.
+Started with one JSON argument; answers `{"ready": ...}`, then one line for each request line. A request line that is a
+list is answered all at once, as far as there are slots. Everything llama.cpp itself prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 
@@ -19,8 +20,8 @@ def make_server(wanted: dict[str, Any]) -> Any:
     xllamacpp: Any = importlib.import_module("xllamacpp")
     params = xllamacpp.CommonParams()
     params.model.path = wanted["target"]
-    params.n_ctx = wanted["n_ctx"]
-    params.n_parallel = 1
+    params.n_ctx = wanted["n_ctx"] * wanted["slots"]
+    params.n_parallel = wanted["slots"]
     params.fit_params = False
     params.cache_ram_mib = 0
     params.verbosity = 1
@@ -55,8 +56,18 @@ def answer(server: Any, request: dict[str, Any]) -> dict[str, Any]:
     return {"text": result["choices"][0]["text"], "timings": result["timings"], "wall_s": wall_s}
 
 
+def answer_all(server: Any, requests: list[dict[str, Any]], slots: int) -> dict[str, Any]:
+    """Many completions, `slots` at a time, and the wall time of all of them."""
+    started = time.perf_counter()
+    with ThreadPoolExecutor(slots) as pool:
+        answers = list(pool.map(lambda request: answer(server, request), requests))
+    errors = [each["error"] for each in answers if "error" in each]
+    return {"error": errors[0]} if errors else {"answers": answers, "wall_s": time.perf_counter() - started}
+
+
 def main() -> None:
     """Load, then answer until standard input ends."""
+    wanted = json.loads(sys.argv[1])
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever the library prints must not mix with the replies
 
@@ -66,14 +77,16 @@ def main() -> None:
 
     started = time.perf_counter()
     try:
-        server = make_server(json.loads(sys.argv[1]))
+        server = make_server(wanted)
     except Exception as error:
         reply({"error": f"{type(error).__name__}: {error}"})
         return
     reply({"ready": time.perf_counter() - started})
     for line in sys.stdin:
         try:
-            reply(answer(server, json.loads(line)))
+            request = json.loads(line)
+            several = isinstance(request, list)
+            reply(answer_all(server, request, wanted["slots"]) if several else answer(server, request))
         except Exception as error:
             reply({"error": f"{type(error).__name__}: {error}"})
 

@@ -50,6 +50,8 @@ class Files:
     draft: Path | None
     threads: int
     n_ctx: int
+    """Tokens of one slot."""
+    slots: int = 1
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ class Server:
             "draft": None if files.draft is None else str(files.draft),
             "threads": files.threads,
             "n_ctx": files.n_ctx,
+            "slots": files.slots,
             **setting.as_dict(),
         }
         self.setting = setting
@@ -98,22 +101,21 @@ class Server:
 
     def ask(self, request: dict[str, Any]) -> Answer:
         """One completion."""
+        return _answer(self._send(request))
+
+    def ask_all(self, requests: list[dict[str, Any]]) -> tuple[list[Answer], float]:
+        """Many completions, in all slots at once, and the seconds they took together."""
+        reply = self._send(requests)
+        return [_answer(each) for each in reply["answers"]], float(reply["wall_s"])
+
+    def _send(self, request: object) -> dict[str, Any]:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
         except OSError as error:
             raise ServerError(f"llama.cpp's server ({self.setting.name}) is gone: {error}.") from error
-        reply = self._read()
-        timings = reply["timings"]
-        return Answer(
-            reply["text"],
-            int(timings["predicted_n"]),
-            timings["predicted_ms"] / 1e3,
-            timings["prompt_ms"] / 1e3,
-            int(timings.get("draft_n", 0)),
-            int(timings.get("draft_n_accepted", 0)),
-        )
+        return self._read()
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -131,6 +133,18 @@ class Server:
         """End the process."""
         self._process.kill()
         self._process.wait()
+
+
+def _answer(reply: dict[str, Any]) -> Answer:
+    timings = reply["timings"]
+    return Answer(
+        reply["text"],
+        int(timings["predicted_n"]),
+        timings["predicted_ms"] / 1e3,
+        timings["prompt_ms"] / 1e3,
+        int(timings.get("draft_n", 0)),
+        int(timings.get("draft_n_accepted", 0)),
+    )
 
 
 class Pool:
