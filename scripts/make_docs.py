@@ -19,9 +19,9 @@ PAGE = Path(__file__).parents[1] / "docs" / "commands.md"
 _HEAD = """\
 # Commands
 
-Written by `python scripts/make_docs.py` from the program's own definitions; do not edit. Every option that is also a setting can be
-given as `SPEC_LOCAL_<NAME>` in the environment or in the configuration file (`spec-local config path`). `spec-local COMMAND --help`
-prints the same.
+Written by `python scripts/make_docs.py` from the program's own definitions; do not edit. Every option that is also a
+setting can be given as `SPEC_LOCAL_<NAME>` in the environment or in the configuration file (`spec-local config path`).
+`spec-local COMMAND --help` prints the same.
 
 Exit codes: {codes}.
 """
