@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from spec_local.bench.traces import Costs
-from spec_local.session.costs import measure
+from spec_local.session.costs import DRAFT_ROWS, TARGET_ROWS, measure
 from spec_local.session.engine import Engine
 from spec_local.session.saved import identity, saved_path, write_saved
 from spec_local.speculation.cost import CostProfile, Curve
 
 Clock = Callable[[], float]
-_TARGET_ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
-_DRAFT_ROWS = (1, 2, 3, 4, 8, 16)
+_DRAFT_ROWS = tuple(n for n in DRAFT_ROWS if n <= 16)
 _LONGEST = 16
 
 
@@ -100,16 +99,18 @@ def _solve(length: int, cost: float) -> float | None:
 def measure_curves(engine: Engine, repeats: int = 3, clock: Clock = time.perf_counter) -> Curves:
     """Measure both models, the best of `repeats`. Empties slot 0.
 
-    Takes `repeats` times the passes over 1..16 rows: on a processor some twenty times the target's one-row pass.
+    From then on the engine fills its passes up where that is faster. Takes `repeats` times the passes over 1..16 rows: on a processor some twenty times the target's one-row pass.
     """
     loaded, options = engine.loaded, engine.options
     engine.speculator.release(0)
     with engine.using():
-        target = measure(loaded.target, [n for n in _TARGET_ROWS if n <= options.max_rows], repeats, clock)
+        target = measure(loaded.target, [n for n in TARGET_ROWS if n <= options.max_rows], repeats, clock)
         draft = None
         if loaded.draft is not None and "model" in engine.speculator.drafters:
             draft = measure(loaded.draft, [n for n in _DRAFT_ROWS if n <= options.batch_size], repeats, clock)
-    return Curves(target, draft)
+    curves = Curves(target, draft)
+    engine.fill_passes(curves.profile())
+    return curves
 
 
 def remember(engine: Engine, curves: Curves) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -71,6 +71,8 @@ class Context:
         self._most_rows = max(options.max_rows, options.pad_width, options.n_seq)
         self.passes = 0
         """Decode calls so far."""
+        self.width: Callable[[int], int] = int
+        """Rows with which a pass over so many rows is evaluated, where there is room: set where filling up is faster."""
         forget_log()
         self._handle = self._lib.llama_init_from_model(model.handle, self._params(options))
         if not self._handle:
@@ -122,6 +124,10 @@ class Context:
             batch.add(chunk.tokens, start, chunk.seq, chunk.rows)
         assert wanted <= self._most_rows, f"{wanted} rows wanted, {self._most_rows} reserved"
         padding = max(0, self.options.pad_width - batch.size) if wanted else 0
+        if not self.options.pad_width and wanted == batch.size:
+            padding = self.width(wanted) - wanted
+            if wanted + padding > self._most_rows or starts[-1] + len(chunks[-1].tokens) + padding > self.n_ctx:
+                padding = 0
         if padding:
             last, start = chunks[-1], starts[-1] + len(chunks[-1].tokens)
             batch.add([0] * padding, start, last.seq, padding)

@@ -14,8 +14,8 @@ from spec_local.speculation.cost import CostProfile, Curve
 
 _CONTEXT = 64
 """Tokens in the cache while measuring."""
-_TARGET_ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
-_DRAFT_ROWS = (1, 2, 3, 4, 8, 16, 64)
+TARGET_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
+DRAFT_ROWS = (1, 2, 3, 4, 8, 16, 64)
 
 
 def cost_profile(loaded: Loaded, options: EngineOptions) -> CostProfile:
@@ -28,8 +28,8 @@ def cost_profile(loaded: Loaded, options: EngineOptions) -> CostProfile:
         except ValueError:
             pass
     longest = max(2, options.max_rows)
-    target = measure(loaded.target, [n for n in _TARGET_ROWS if n <= longest])
-    draft = None if loaded.draft is None else measure(loaded.draft, [n for n in _DRAFT_ROWS if n <= options.batch_size])
+    target = measure(loaded.target, [n for n in TARGET_ROWS if n <= longest])
+    draft = None if loaded.draft is None else measure(loaded.draft, [n for n in DRAFT_ROWS if n <= options.batch_size])
     profile = CostProfile(Curve(target), None if draft is None else Curve(draft), key)
     write_saved(path, profile.as_dict())
     return profile
@@ -44,7 +44,15 @@ def forget_stale(profile: CostProfile) -> None:
 def measure(
     context: Context, rows: list[int], repeats: int = 2, clock: Callable[[], float] = time.perf_counter
 ) -> dict[int, float]:
-    """Seconds of a pass by rows, the best of `repeats`, with `_CONTEXT` tokens cached. Leaves slot 0 empty."""
+    """Seconds of a pass by rows as they are, the best of `repeats`, with `_CONTEXT` tokens cached. Empties slot 0."""
+    width, context.width = context.width, int
+    try:
+        return _measure(context, rows, repeats, clock)
+    finally:
+        context.width = width
+
+
+def _measure(context: Context, rows: list[int], repeats: int, clock: Callable[[], float]) -> dict[int, float]:
     filled = min(_CONTEXT, max(1, context.n_ctx - max(rows)), context.n_batch)
     rows = [n for n in rows if filled + n <= context.n_ctx]
     context.trim(0, 0)

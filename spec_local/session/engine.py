@@ -40,6 +40,7 @@ from spec_local.session.template import ChatTemplate, Message
 from spec_local.session.text_stream import TextStream
 from spec_local.speculation.adaptive import AdaptiveController
 from spec_local.speculation.controller import Controller, FixedController
+from spec_local.speculation.cost import CostProfile
 from spec_local.speculation.sequence import Sequence
 from spec_local.speculation.speculator import Speculator
 
@@ -264,6 +265,11 @@ class Engine:
         """Plays the rounds. Its drafters and its controller may be exchanged between two answers."""
         return self._speculator
 
+    def fill_passes(self, costs: CostProfile) -> None:
+        """Add rows of no use to the target's passes where that makes them faster: kernels work in tiles of rows."""
+        if self._target.memory.free:
+            self._target.width = costs.target.width
+
     def tokenize(self, request: Request) -> tuple[list[int], list[str]]:
         """Token ids of a request's whole prompt, and notices about how they came about."""
         if request.raw:
@@ -400,6 +406,7 @@ class Engine:
         if options.draft_length != "auto" or not sources:
             return FixedController(sources, options.longest_draft if sources else 0)
         costs = cost_profile(self._loaded, options)
+        self.fill_passes(costs)
         return AdaptiveController(costs, longest=options.longest_draft)
 
     def _load_template(self) -> ChatTemplate | TemplateError:

@@ -22,10 +22,16 @@ ROWS = 64
 """Curves are tabulated for 1..ROWS rows, and go on with their last slope beyond."""
 STALE_SCALE, STALE_SHAPE = 1.6, 1.35
 """Factors by which rounds may disagree with the measurement before it should be made again."""
+TILES, TILE_GAIN, TILE_LOSS = (8, 4, 2), 0.95, 1.03
+"""Sizes of a kernel's tile of rows that are looked for: filling all passes up to whole tiles must save this much on
+average and may cost this much for one width."""
 
 
 class Curve:
     """Seconds of one pass over n rows: a shape over n, and one scale per power of two of cached tokens.
+
+    Kernels work in tiles of rows, and a last tile that is not full may cost more than a full one: then a pass is
+    cheaper with rows of no use added to it. `width` says with how many rows, `seconds` what the pass takes then.
 
     Args:
         points: Measured seconds by rows, at least one entry; between points the curve is linear, beyond the last it
@@ -35,9 +41,16 @@ class Curve:
     def __init__(self, points: Mapping[int, float]) -> None:
         self.points = {int(n): float(s) for n, s in sorted(points.items())}
         assert self.points and all(n >= 1 and s > 0 for n, s in self.points.items())
-        self._table = _tabulate(self.points)  # [ROWS + 1] seconds at scale 1
+        self._tile = _tile(self.points)
+        whole = {n: s for n, s in self.points.items() if self.width(n) == n}
+        table = _tabulate(whole)
+        self._table = [table[min(self.width(n), ROWS)] for n in range(ROWS + 1)]  # seconds at scale 1
         self._scales: dict[int, float] = {}
         self._scaled: dict[int, list[float]] = {}  # tables asked for since the last update
+
+    def width(self, rows: int) -> int:
+        """Rows with which a pass over `rows` rows takes least."""
+        return rows if rows <= 2 else _up(rows, self._tile)
 
     def seconds(self, rows: int, context: int = 0) -> float:
         """Seconds of a pass over `rows` rows with `context` tokens cached; 0.0 for no rows."""
@@ -64,7 +77,9 @@ class Curve:
             return
         innovation = self.scale_by(seconds / self.seconds(rows, context), context)
         if 1 < rows <= ROWS:
-            self._table[rows] *= 1 + SHAPE_WEIGHT * innovation
+            for n in range(2, ROWS + 1):
+                if self.width(n) == self.width(rows):
+                    self._table[n] *= 1 + SHAPE_WEIGHT * innovation
             self._scaled.clear()
 
     def scale_by(self, ratio: float, context: int = 0) -> float:
@@ -79,7 +94,7 @@ class Curve:
         """Whether rounds have come to disagree with the measured points so much that they no longer describe this
         machine: another clock or load at short contexts, or another shape."""
         scale = self._scales[min(self._scales)] if self._scales else 1.0
-        shape = [self._table[n] / s for n, s in self.points.items() if n <= ROWS]
+        shape = [self._table[n] / s for n, s in self.points.items() if n <= ROWS and self.width(n) == n]
         return not (1 / STALE_SCALE < scale < STALE_SCALE and max(shape) < STALE_SHAPE and min(shape) > 1 / STALE_SHAPE)
 
     def _scale(self, context: int) -> float:
@@ -89,6 +104,20 @@ class Curve:
         if bucket not in self._scales:
             bucket = min(self._scales, key=lambda known: abs(known - bucket))
         return self._scales[bucket]
+
+
+def _up(rows: int, tile: int) -> int:
+    return -(-rows // tile) * tile
+
+
+def _tile(points: Mapping[int, float]) -> int:
+    """The largest size of whole tiles that passes should be filled up to, by the points that show it; 1 for none."""
+    for tile in TILES:
+        pairs = [(s, points[_up(n, tile)]) for n, s in points.items() if n > 2 and n % tile and _up(n, tile) in points]
+        saves = sum(full for _, full in pairs) < TILE_GAIN * sum(part for part, _ in pairs)
+        if len(pairs) > 1 and saves and all(full < TILE_LOSS * part for part, full in pairs):
+            return tile
+    return 1
 
 
 def _tabulate(points: dict[int, float]) -> list[float]:
