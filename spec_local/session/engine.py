@@ -26,10 +26,11 @@ from spec_local.drafting.drafter import Drafter
 from spec_local.drafting.model import ModelDrafter
 from spec_local.drafting.text import TextDrafter
 from spec_local.errors import Aborted, BackendError, ContextFullError, TemplateError, UsageError
+from spec_local.language_model import MemoryKind
 from spec_local.sampling import RULES, Noise, Sampling, Transform
 from spec_local.session.costs import cost_profile
 from spec_local.session.generation import Generation, Progress, Prompt, Request
-from spec_local.session.loading import Loaded, LoadProgress, cannot_trim, load_models
+from spec_local.session.loading import Loaded, LoadProgress, load_models
 from spec_local.session.memory import MemoryPlan
 from spec_local.session.numerics import numerics
 from spec_local.session.options import EngineOptions
@@ -42,6 +43,10 @@ from spec_local.speculation.adaptive import AdaptiveController
 from spec_local.speculation.controller import Controller, FixedController
 from spec_local.speculation.sequence import Sequence
 from spec_local.speculation.speculator import Speculator
+
+
+_READ_AGAIN = 2
+"""Accepted tokens that a target with saved states reads again after a rejected draft, about."""
 
 
 def load(
@@ -104,6 +109,10 @@ class Engine:
             "draft_path": None if draft is None else str(draft.model.path),
             "n_ctx": self.n_ctx,
             "pad_width": options.pad_width,
+            "caches": {
+                "target": self._target.memory.kind.value,
+                "draft": None if draft is None else draft.memory.kind.value,
+            },
         }
         self._speculator = Speculator(
             self._target, drafters, self._controller(list(drafters)), max_rows=options.max_rows
@@ -373,19 +382,19 @@ class Engine:
     def _drafters(self) -> tuple[dict[str, Drafter], str]:
         """The drafters there are, and why there is none (empty where there is one)."""
         options, loaded = self.options, self._loaded
-        untrimmable = cannot_trim(self._target)
-        if untrimmable and options.pad_width:
-            raise UsageError(f"Passes cannot be padded: {untrimmable}.", "Leave --pad-width out.")
+        memory = self._target.memory
+        if options.pad_width and not (memory.free or memory.depth >= options.pad_width - 1):
+            raise UsageError(f"Passes cannot be padded: {memory.reason}.", "Leave --pad-width out.")
         if options.draft == "none":
             return {}, "no draft was asked for (--draft none)"
         if options.longest_draft <= 0:
             return {}, "the draft length is 0"
-        if untrimmable:
-            loaded.drop_draft(untrimmable)
-            return {}, untrimmable
-        if loaded.draft is not None and (reason := cannot_trim(loaded.draft)):
-            self.notices.append(f"The draft model is not used: {reason}.")
-            loaded.drop_draft(reason)
+        if not memory.cuttable:
+            loaded.drop_draft(memory.reason)
+            return {}, memory.reason
+        if loaded.draft is not None and not loaded.draft.memory.cuttable:
+            self.notices.append(f"The draft model is not used: {loaded.draft.memory.reason}.")
+            loaded.drop_draft(loaded.draft.memory.reason)
         drafters: dict[str, Drafter] = {}
         if loaded.draft is not None:
             drafters["model"] = ModelDrafter(loaded.draft, loaded.draft.options.max_rows)
@@ -398,6 +407,9 @@ class Engine:
         if options.draft_length != "auto" or not sources:
             return FixedController(sources, options.longest_draft if sources else 0)
         costs = cost_profile(self._loaded, options)
+        memory, rows = self._target.memory, costs.target.seconds
+        if memory.kind is MemoryKind.CHECKPOINTS:  # after a rejection the next pass reads what was accepted again
+            costs.rollback_s = memory.seconds + rows(1 + _READ_AGAIN) - rows(1)
         return AdaptiveController(costs, longest=options.longest_draft)
 
     def _load_template(self) -> ChatTemplate | TemplateError:

@@ -112,6 +112,9 @@ class CostProfile:
     """None where there is no draft model."""
     identity: dict[str, str] = field(default_factory=dict)
     """What the profile belongs to (machine, build, files); compared by whoever loads it."""
+    rollback_s: float = 0.0
+    """Seconds that a round with a draft takes besides its rows, where the target's memory cannot simply be cut: saving
+    its state, going back to it, reading accepted tokens again. Found at every load, never saved."""
 
     @property
     def stale(self) -> bool:

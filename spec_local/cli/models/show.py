@@ -205,7 +205,7 @@ def _kind(header: Header) -> str:
     """How its layers remember, as far as it matters for cutting the cache back."""
     layers = header.layers
     if header.is_recurrent:
-        return f", {sum(layers.recurrent)} of them recurrent: its state cannot be cut back, so nothing is drafted"
+        return f", {sum(layers.recurrent)} of them recurrent: its state is saved before each draft, and gone back to"
     if layers.sliding_window:
         return f", {sum(layers.sliding)} of them with a window of {layers.sliding_window} tokens"
     return ", all of them with full attention"
