@@ -55,6 +55,11 @@ def harmless(text: str) -> str:
     return _CONTROLS.sub("", text)
 
 
+def say(text: object) -> None:
+    """Print a line on standard output: as it is for programs, harmless where a person looks at it."""
+    print(harmless(str(text)) if is_terminal(sys.stdout) else text)
+
+
 class TextOutput:
     """The answer's way out: standard output or a file. The same bytes for `-o PATH` and `> PATH`."""
 

@@ -233,7 +233,9 @@ class Context:
             return
         name = self.model.path.name
         if self.foothold(seq, length) != length:
-            raise CacheError(f"The cache of {name} cannot be cut from {before} to {length} tokens: {self.memory.reason}.")
+            raise CacheError(
+                f"The cache of {name} cannot be cut from {before} to {length} tokens: {self.memory.reason}."
+            )
         if length == 0 or self._cut_free(seq, length, before):
             self._remove(seq, length)
         else:

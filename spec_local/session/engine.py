@@ -44,7 +44,6 @@ from spec_local.speculation.controller import Controller, FixedController
 from spec_local.speculation.sequence import Sequence
 from spec_local.speculation.speculator import Speculator
 
-
 _READ_AGAIN = 2
 """Accepted tokens that a target with saved states reads again after a rejected draft, about."""
 
@@ -409,7 +408,7 @@ class Engine:
         costs = cost_profile(self._loaded, options)
         memory, rows = self._target.memory, costs.target.seconds
         if memory.kind is MemoryKind.CHECKPOINTS:  # after a rejection the next pass reads what was accepted again
-            costs.rollback_s = memory.seconds + rows(1 + _READ_AGAIN) - rows(1)
+            costs.rollback_s = memory.seconds + max(0.0, rows(1 + _READ_AGAIN) - rows(1))
         return AdaptiveController(costs, longest=options.longest_draft)
 
     def _load_template(self) -> ChatTemplate | TemplateError:

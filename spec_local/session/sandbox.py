@@ -78,7 +78,7 @@ def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 class _Generator(CodeGenerator):
     """Compiles `a ~ b` into a measured join."""
 
-    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 -- Jinja's visitor names
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
         self.write("environment.concatenate((")
         for part in node.nodes:
             self.visit(part, frame)
@@ -122,7 +122,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def call(self, context: Any, function: Any, /, *arguments: Any, **named: Any) -> Any:  # type: ignore[override]
         """A call from within a template, measured before and after."""
         owner = getattr(function, "__self__", None)
-        _check_arguments(getattr(function, "__name__", ""), (*([owner] if owner is not None else ()), *arguments), named)
+        _check_arguments(
+            getattr(function, "__name__", ""), (*([owner] if owner is not None else ()), *arguments), named
+        )
         return _measured(super().call(context, function, *arguments, **named))
 
 

@@ -256,7 +256,9 @@ def test_a_memory_that_lies_is_found_out(tiny_folder: Path, monkeypatch: pytest.
                 return True
 
             def llama_state_seq_set_data_ext(self, context: Any, data: Any, size: int, seq: int, flags: int) -> int:
-                return size if lie == "state" else int(lib.llama_state_seq_set_data_ext(context, data, size, seq, flags))
+                return (
+                    size if lie == "state" else int(lib.llama_state_seq_set_data_ext(context, data, size, seq, flags))
+                )
 
         context._lib = cast(Any, Lying())
         context._checkpoints._lib = cast(Any, Lying())

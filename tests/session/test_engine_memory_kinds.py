@@ -133,9 +133,10 @@ def test_several_at_once_over_running_states(open_engine: Load) -> None:
             while not all(g.finished for g in generations):
                 engine.step(generations)
         for request, generation in zip(requests, generations, strict=True):
-            assert engine.result(generation).token_ids == plain.generate(
-                request.prompt, sampling=request.sampling
-            ).token_ids
+            assert (
+                engine.result(generation).token_ids
+                == plain.generate(request.prompt, sampling=request.sampling).token_ids
+            )
 
 
 def test_what_can_only_be_emptied_answers_plainly_and_says_why(

@@ -12,6 +12,7 @@ from spec_local.errors import TemplateError
 from spec_local.session import sandbox
 from spec_local.session.template import CHATML, ChatTemplate, Message
 
+
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "MOST_SECONDS", 0.2)
