@@ -4,8 +4,8 @@ Two implementations exist: `spec_local.llama.context.Context` (llama.cpp) and th
 `tests/`, on which every rule is checked exactly.
 
 Whatever a model remembers its tokens by, it is one thing to the layers above: a cache that can be cut back. How far a
-cut may have to go back is asked (`foothold`) before it is made (`trim`), and what a rejected draft will have to come back
-to is said beforehand (`mark`). Only the model knows whether cells, windows, snapshots or saved states are behind it.
+cut may have to go back is asked (`foothold`) before it is made (`trim`), and what a rejected draft will have to come
+back to is said beforehand (`mark`). Only the model knows whether cells, a window, snapshots or saved states are behind.
 """
 
 from __future__ import annotations

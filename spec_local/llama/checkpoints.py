@@ -1,7 +1,7 @@
 """Saved states of sequences whose memory is a running state: the way back for models that cannot be cut.
 
-Only what cannot be cut is saved. Of a hybrid model that is the running state alone: its attention layers keep a cell for
-every token and are simply cut, so a saved state stays good for as long as the tokens before it are not cut away.
+Only what cannot be cut is saved. Of a hybrid model that is the running state alone: its attention layers keep a cell
+for every token and are simply cut, so a saved state stays good for as long as the tokens before it are not cut away.
 """
 
 from __future__ import annotations

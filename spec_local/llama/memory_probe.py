@@ -21,6 +21,8 @@ _KEPT, _REJECTED, _NEXT = (0, 1, 2), (3, 4), 5
 """Token ids of the trial: kept, drafted and rejected, and the one whose row is looked at."""
 _TRIALS = 2
 """The quicker one counts: the first may be that of a machine busy with something else."""
+_TRIALS = 2
+"""The quicker one counts: the first may be that of a machine busy with something else."""
 _NEAR = 0.5
 """Part of what the rejected tokens change about that row by which it may differ from the right one."""
 
@@ -28,7 +30,7 @@ _NEAR = 0.5
 def classify(context: Context) -> Memory:
     """Try the memory `context` claims to have, then saved states; what works becomes `context.memory`. Empties slot 0.
 
-    One pass over two tokens for a model whose every layer keeps a cell per token; eight to fourteen short ones for others.
+    One pass over two tokens where every layer keeps a cell per token; eight to fourteen short ones otherwise.
     """
     claimed = context.memory
     rejected = _REJECTED[: claimed.depth or None]

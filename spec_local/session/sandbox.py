@@ -1,9 +1,9 @@
 """Jinja for strangers' templates: no way to Python's insides, and an end in bounded time and space.
 
-Jinja's own immutable sandbox keeps a template away from attributes that lead anywhere (`__class__`, `gi_frame`, …), from
-changing what it is given, and from ranges beyond 100 000. What it does not bound is work: nested loops, strings that
-double, a field width of a billion. So every operation that makes a value is measured here, before it runs where one step
-could be too large, and a trace function counts the processor time of the rendering.
+Jinja's own immutable sandbox keeps a template away from attributes that lead anywhere (`__class__`, `gi_frame`, …),
+from changing what it is given, and from ranges beyond 100 000. What it does not bound is work: nested loops, strings
+that double, a field width of a billion. So every operation that makes a value is measured, before it runs where one
+step could be too large, and a trace function counts the processor time of the rendering.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call(self, context: Any, function: Any, /, *arguments: Any, **named: Any) -> Any:  # type: ignore[override]
         """A call from within a template, measured before and after."""
-        owner = getattr(function, "__self__", None)
+        owner = getattr(getattr(function, "__wrapped__", function), "__self__", None)  # Jinja wraps str.format
         _check_arguments(
             getattr(function, "__name__", ""), (*([owner] if owner is not None else ()), *arguments), named
         )

@@ -1,4 +1,4 @@
-"""Engines over every kind of memory: answers, regenerated ones, later turns and other conversations, as plain decoding's.
+"""Engines over every kind of memory: answers, regenerated ones, later turns, other conversations, as plain decoding's.
 
 The files are float32, where passes of different width differ in the last bits only, so tokens are compared exactly.
 """

@@ -80,16 +80,23 @@ SLOW = [
 ]
 
 
+def _text_or_sentence(source: str, messages: list[Message]) -> str:
+    """What a template makes, or how it is refused."""
+    try:
+        return ChatTemplate(source).render(messages)[0]
+    except TemplateError as error:
+        sentence = error.message
+    assert sentence.startswith("The chat template of ")
+    assert sentence.endswith(".")
+    return sentence
+
+
 @pytest.mark.parametrize("source", ESCAPES)
 def test_no_template_leaves_its_sandbox(source: str) -> None:
     """It fails with a sentence, or makes nothing of what it asked for: never an object, a file or a command."""
     messages = [Message(**message) for message in CHAT]
-    try:
-        text = ChatTemplate(source).render(messages)[0]
-    except TemplateError as error:
-        assert "chat template" in error.message
-    else:
-        assert not any(word in text for word in ("<class", "function", "module", "root:", "uid=", "object at"))
+    text = _text_or_sentence(source, messages)
+    assert not any(word in text for word in ("<class", "function", "module ", "root:", "uid=", "object at"))
     assert messages == CHAT
 
 
@@ -99,12 +106,7 @@ def test_every_template_ends_in_bounded_time_and_space(source: str) -> None:
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.thread_time()
-    try:
-        text = ChatTemplate(source).render(CHAT)[0]
-    except TemplateError as error:
-        assert "fails: " in error.message
-    else:
-        assert len(text) < 5_000_000
+    assert len(_text_or_sentence(source, CHAT)) < 5_000_000
     assert time.thread_time() - started < 2
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # kB
 
@@ -144,7 +146,8 @@ def test_a_template_that_cannot_be_compiled_is_a_sentence() -> None:
 FRAGMENTS = st.lists(
     st.sampled_from(
         [*ESCAPES[:8], "{% for m in messages %}", "{% endfor %}", "{{ m.content }}", "{% if x %}", "{% endif %}", "{{",
-         "}}", "{%", "%}", "|", "'", "messages", "[0]", ".role", "x ~ y", "{# c #}", "\x00", "\u202e", "{% set a = 1 %}"]
+         "}}", "{%", "%}", "|", "'", "messages", "[0]", ".role", "x ~ y", "{# c #}", "\x00", "\u202e",
+         "{% set a = 1 %}"]
     )
     | st.text(max_size=8),
     max_size=12,
@@ -154,7 +157,4 @@ FRAGMENTS = st.lists(
 @settings(max_examples=300, deadline=None)
 @given(FRAGMENTS)
 def test_any_source_is_a_text_or_a_sentence(fragments: list[str]) -> None:
-    try:
-        ChatTemplate("".join(fragments)).render(CHAT)
-    except TemplateError as error:
-        assert error.message.endswith(".")
+    _text_or_sentence("".join(fragments), CHAT)

@@ -60,7 +60,7 @@ def test_the_same_text_with_any_memory(memory: Memory, settings: dict[str, float
 
 @pytest.mark.parametrize("memory", KINDS[1:], ids=NAMES[1:])
 def test_regenerating_and_editing_come_back_to_marks(memory: Memory) -> None:
-    """A later turn cuts far back: to the end of its prompt nothing is read again, and to before it the text is right."""
+    """A later turn cuts far back: to the end of its prompt nothing is read again; to before it the text is right."""
     target = target_model(memory=memory)
     engine = speculator({"model": ModelDrafter(draft_model(memory=memory))}, 3, target=target)
     first = make_sequence(WARM, seed=1, prompt=PROMPT, max_tokens=40)

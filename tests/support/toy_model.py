@@ -66,13 +66,13 @@ class ToyModel:
         n_ctx: int = 512,
         n_batch: int = 64,
         slots: int = 4,
-        memory: Memory = Memory(),
+        memory: Memory | None = None,
     ) -> None:
         self.logits = logits
         self.n_vocab = n_vocab
         self.n_ctx = n_ctx
         self.n_batch = n_batch
-        self.memory = memory
+        self.memory = memory or Memory()
         """A running state is strict here: what was not marked, and is in no snapshot, cannot be cut to."""
         self.marks: list[dict[int, bool]] = [{} for _ in range(slots)]
         """By slot: marked lengths, and whether they are for later turns."""
