@@ -112,6 +112,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("threads", "device", int, "CPU threads", metavar="N", default="0, physical cores"),
     Option("batch_size", "device", int, "tokens per prefill pass", metavar="N", default="512"),
     Option("flash_attn", "device", str, "flash attention", choices=("auto", "on", "off"), default="auto"),
+    Option("mmap", "device", str, "map model files or read them", choices=("auto", "on", "off"), default="auto"),
     Option("cache_type_k", "device", str, "key cache type", choices=_CACHE_TYPES, default="f16"),
     Option("cache_type_v", "device", str, "value cache type", choices=_CACHE_TYPES, default="f16"),
     Option("draft_cache_type_k", "device", str, "the draft's key cache type", choices=_CACHE_TYPES, default="f16"),

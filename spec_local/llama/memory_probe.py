@@ -21,8 +21,6 @@ _KEPT, _REJECTED, _NEXT = (0, 1, 2), (3, 4), 5
 """Token ids of the trial: kept, drafted and rejected, and the one whose row is looked at."""
 _TRIALS = 2
 """The quicker one counts: the first may be that of a machine busy with something else."""
-_TRIALS = 2
-"""The quicker one counts: the first may be that of a machine busy with something else."""
 _NEAR = 0.5
 """Part of what the rejected tokens change about that row by which it may differ from the right one."""
 

@@ -255,7 +255,7 @@ def _of(
         share = min(offloaded, count) / max(1, count)
         on_devices = split_weights(header, offloaded).device + int(share * cache) + compute
     copies = repacked_bytes(header, offloaded)
-    mapped = copies < _WORTH_READING * header.tensor_bytes
+    mapped = copies < _WORTH_READING * header.tensor_bytes if o.mmap == "auto" else o.mmap == "on"
     return ModelMemory(
         role=role,
         weights=header.tensor_bytes,
