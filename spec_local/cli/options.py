@@ -218,7 +218,7 @@ def read_config(path: Path) -> dict[str, Any]:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # numbers of too many digits are a bare ValueError
         raise UsageError(f"The configuration {path} cannot be read: {error}.", "Mend or remove the file.") from error
     known = [option.name for option in OPTIONS]
     for name in table:
