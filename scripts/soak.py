@@ -67,7 +67,6 @@ def soak(
 ) -> Ledger:
     """Soak for `minutes`, each kind of model for `steps` steps in turn; stops at the first violations."""
     ledger = Ledger()
-    end = time.monotonic() + 60 * minutes
     with ExitStack() as stack:
         worlds: list[World] = []
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -82,6 +81,7 @@ def soak(
                 worlds.append(World(*pair, exact=True, seed=seed, ledger=ledger))
         for world in worlds:
             stack.callback(world.close)
+        end = time.monotonic() + 60 * minutes
         while time.monotonic() < end and not ledger.violations:
             for world in worlds:
                 for _ in range(steps):
