@@ -6,6 +6,7 @@ import os
 import re
 import stat
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from spec_local.errors import UsageError
@@ -65,6 +66,7 @@ class TextOutput:
 
     def __init__(self, path: str | None) -> None:
         self._last = ""
+        self._name = path or "Standard output"
         self._terminal = path is None and is_terminal(sys.stdout)
         try:
             self._file = sys.stdout if path is None else open(path, "w", encoding="utf-8", newline="\n")  # noqa: SIM115
@@ -76,10 +78,19 @@ class TextOutput:
 
     def write(self, text: str) -> None:
         """Write and flush, so that a reader sees every piece at once."""
-        if text:
+        if not text:
+            return
+        try:
             self._file.write(harmless(text) if self._terminal else text)
             self._file.flush()
-            self._last = text[-1]
+        except BrokenPipeError:
+            raise
+        except OSError as error:  # a full disk, most often
+            self._last = ""
+            with suppress(OSError):  # what was not written would be tried again when the program ends
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self._file.fileno())
+            raise UsageError(f"{self._name} cannot be written: {error.strerror or error}.") from error
+        self._last = text[-1]
 
     def close(self) -> None:
         """End the last line."""
