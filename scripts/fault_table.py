@@ -80,7 +80,8 @@ ROWS = [
         "models/test_http_pull.py::test_a_disk_that_fills_up_keeps_what_came"),
     Row("the clock jumps", "any", "figures may be odd; decisions and texts are not",
         f"{NATIVE}::test_clocks_that_jump_change_no_text"),
-    Row("cancel", "load", "a sentence; nothing stays open", f"{NATIVE}::test_a_cancel_while_loading_leaves_nothing_open"),
+    Row("cancel", "load", "a sentence; nothing stays open",
+        f"{NATIVE}::test_a_cancel_while_loading_leaves_nothing_open"),
     Row("cancel", "prefill, draft, verify: before and at the end of every pass",
         "the answer ends as cancelled; its text stays; the caches are right; nothing is given up",
         f"{NATIVE}::test_a_cancel_at_every_pass"),
@@ -111,15 +112,15 @@ written by `scripts/fault_table.py`.
 TAIL = """
 ## A model file that is cut while it is mapped
 
-llama.cpp maps a model file wherever that takes less memory than reading it. A mapped file that somebody else shortens in
-place has pages without anything behind them, and the system ends whoever reads one (SIGBUS on Linux and macOS); native
-code cannot be brought back from that, and no handler in Python would run. What is done instead:
+llama.cpp maps a model file wherever that takes less memory than reading it. A mapped file that somebody else shortens
+in place has pages without anything behind them, and the system ends whoever reads one (SIGBUS on Linux and macOS);
+native code cannot be brought back from that, and no handler in Python would run. What is done instead:
 
-* spec-local itself never changes a model file in place: downloads and requantised files get their name when they are whole.
+* spec-local itself never changes a model file in place: what is downloaded or made gets its name when it is whole.
 * Sizes are compared with what the header asks for before anything is loaded, and by llama.cpp once more as it loads.
-* Deleting, renaming and replacing (as package managers and downloads do) leave the mapped file as it is: nothing happens.
+* Deleting, renaming and replacing (as downloads do) leave the mapped file as it is: nothing happens.
 * Whoever keeps models on a share that others write to can read them instead: `--mmap off` (also in the configuration).
-* Finished batch records and flushed parts of a chat's answer are on disk; `--resume` and the chat's history go on from them.
+* Finished batch records and flushed parts of a chat's answer are on disk; `--resume` and the chat's history go on there.
 """
 
 
