@@ -120,7 +120,7 @@ native code cannot be brought back from that, and no handler in Python would run
 * Sizes are compared with what the header asks for before anything is loaded, and by llama.cpp once more as it loads.
 * Deleting, renaming and replacing (as downloads do) leave the mapped file as it is: nothing happens.
 * Whoever keeps models on a share that others write to can read them instead: `--mmap off` (also in the configuration).
-* Finished batch records and flushed parts of a chat's answer are on disk; `--resume` and the chat's history go on there.
+* Finished batch records and flushed parts of a chat's answer are on disk: `--resume` and the chat's history go on.
 """
 
 

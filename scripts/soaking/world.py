@@ -260,7 +260,9 @@ class World:
         target._lib = self.target.lib  # this look is no part of what is being tested
         try:
             state = target.checkpoint(slot)
-            live = target.decode([Chunk(slot, [0], 1)])[0][0].copy()
+            rows = target.decode([Chunk(slot, [0], 1)])[0]
+            self.ledger.check(5, not rows.flags.owndata and rows.shape == (1, target.n_vocab), "a copy of logits")
+            live = rows[0].copy()
             target.trim(slot, 0)
             target.restore(slot, state)
         finally:

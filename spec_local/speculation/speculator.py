@@ -74,7 +74,9 @@ class Speculator:
             BackendError: A pass failed.
         """
         self._forget(sequence.slot, self._cache.shared(sequence.slot, sequence.tokens[:-1]))
-        return self._fill(sequence, progress)
+        kept = self._fill(sequence, progress)
+        self._cache.mark(sequence.slot)  # what another answer, or the next turn, may come back to
+        return kept
 
     def release(self, slot: int) -> None:
         """Forget everything about a slot."""
@@ -274,7 +276,6 @@ class Speculator:
         held = self._cache.shared(s.slot, wanted)
         kept = self._cut(s.slot, self._cache.adopt(s.slot, wanted, held))
         self._cache.fill(s.slot, wanted, progress)
-        self._cache.mark(s.slot)  # what another answer, or the next turn, may come back to
         return kept
 
     def _trim(self, s: Sequence) -> None:
