@@ -18,7 +18,8 @@ from typing import Any
 
 from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+from jinja2.exceptions import SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MOST_TEXT = 4_000_000
 """Characters of any text a template makes, its output included; entries of any list."""
@@ -119,7 +120,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         _measured_size(sum(map(len, texts)))
         return "".join(texts)
 
-    def call(self, context: Any, function: Any, /, *arguments: Any, **named: Any) -> Any:  # type: ignore[override]
+    def call(self, context: Any, function: Any, /, *arguments: Any, **named: Any) -> Any:
         """A call from within a template, measured before and after."""
         owner = getattr(getattr(function, "__wrapped__", function), "__self__", None)  # Jinja wraps str.format
         _check_arguments(

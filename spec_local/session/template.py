@@ -130,7 +130,7 @@ class ChatTemplate:
             MemoryError,
         ) as error:
             raise TemplateError(
-                f"The chat template of {self._origin} fails: {error or type(error).__name__}.", _ANOTHER
+                f"The chat template of {self._origin} fails: {str(error) or type(error).__name__}.", _ANOTHER
             ) from error
         if continue_last and messages:
             content = messages[-1]["content"].rstrip()

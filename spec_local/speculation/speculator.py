@@ -55,7 +55,7 @@ class Speculator:
         self.target = target
         self.drafters = dict(drafters)
         self.controller = controller
-        self.max_rows = max_rows
+        self.max_rows = min(max_rows, target.n_batch)
         self.off: dict[str, str] = {}
         """Drafters that had to be given up, with the reason."""
         self._clock = clock

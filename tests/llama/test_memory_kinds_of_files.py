@@ -78,7 +78,8 @@ def context(case: Case, model: Model) -> Iterator[Context]:
 def _fresh(model: Model, tokens: list[int]) -> np.ndarray:
     context = Context(model, ContextOptions(n_ctx=256, n_batch=256, threads=1))
     try:
-        return context.decode([Chunk(0, tokens, 1)])[0][0].copy()
+        row: np.ndarray = context.decode([Chunk(0, tokens, 1)])[0][0].copy()
+        return row
     finally:
         context.close()
 
@@ -87,7 +88,8 @@ def _says(context: Context, tokens: list[int], token: int, seq: int = 0) -> np.n
     """The row after `token`, which is then taken out again where that is free."""
     assert context.length(seq) == len(tokens)
     context.mark(seq, 1)
-    return context.decode([Chunk(seq, [token], 1)])[0][0].copy()
+    row: np.ndarray = context.decode([Chunk(seq, [token], 1)])[0][0].copy()
+    return row
 
 
 def test_the_kind_is_found_and_the_caches_are_left_empty(case: Case, context: Context) -> None:

@@ -145,8 +145,8 @@ def test_what_can_only_be_emptied_answers_plainly_and_says_why(
     expected = open_engine("recurrent", "none").generate(PROMPT, sampling=_sampling())
 
     def nowhere(context: Any) -> Memory:
-        context.memory = Memory(MemoryKind.NOWHERE, reason="its state cannot be saved here")
-        return context.memory
+        context.memory = found = Memory(MemoryKind.NOWHERE, reason="its state cannot be saved here")
+        return found
 
     monkeypatch.setattr("spec_local.session.loading.classify", nowhere)
     engine = open_engine("recurrent", "text")
