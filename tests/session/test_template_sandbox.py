@@ -96,7 +96,7 @@ def test_no_template_leaves_its_sandbox(source: str) -> None:
     """It fails with a sentence, or makes nothing of what it asked for: never an object, a file or a command."""
     messages = [Message(**message) for message in CHAT]
     text = _text_or_sentence(source, messages)
-    assert not any(word in text for word in ("<class", "function", "module ", "root:", "uid=", "object at"))
+    assert not any(word in text for word in ("<class", "<function", "<module", "root:", "uid=", "object at"))
     assert messages == CHAT
 
 
