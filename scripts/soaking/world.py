@@ -179,7 +179,7 @@ class World:
             self.ledger.check(2, self.target.decodes - rows_before == 1, f"{self.target.decodes - rows_before} passes")
         for talk in self.talks:
             if talk.generation in running:
-                piece = talk.generation.piece()  # type: ignore[union-attr]
+                piece = talk.generation.piece()
                 talk.pieces.append(piece.text)
                 self.ledger.check(8, piece.text.encode().decode() == piece.text, repr(piece.text))
 

@@ -176,7 +176,7 @@ def test_saved_states_that_cannot_be_taken_back(tiny_folder: Path) -> None:
 
         checkpoints = engine.loaded.target._checkpoints
         lib = checkpoints._lib
-        checkpoints._lib = Untaken()  # type: ignore[assignment]
+        checkpoints._lib = Untaken()
         result = _answer(engine)
         assert result.token_ids == expected.token_ids
         assert result.speculation_state == "off"

@@ -110,7 +110,7 @@ def _toml(value: Any) -> str:
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + "}"
-    return {None: "''", True: "true", False: "false"}.get(value, repr(value))  # type: ignore[arg-type]
+    return {None: "''", True: "true", False: "false"}.get(value, repr(value))
 
 
 @pytest.mark.parametrize(

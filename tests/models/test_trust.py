@@ -23,7 +23,7 @@ def _part(tmp_path: Path) -> PartFile:
 def test_certificates_are_verified() -> None:
     """The context of every download is the verifying one of Python's own library."""
     http_range._opener.cache_clear()
-    handlers = [h for h in http_range._opener().handlers if isinstance(h, urllib.request.HTTPSHandler)]
+    handlers = [h for h in vars(http_range._opener())["handlers"] if isinstance(h, urllib.request.HTTPSHandler)]
     (handler,) = handlers
     context: ssl.SSLContext = handler._context  # type: ignore[attr-defined]
     assert context.verify_mode is ssl.CERT_REQUIRED
