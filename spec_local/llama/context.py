@@ -94,6 +94,7 @@ class Context:
         self._checkpoints = Checkpoints(self._lib, self._handle)
         self._undo: dict[int, int] = {}  # by sequence: tokens of its last pass that snapshots can take back now
         self._padding: dict[int, int] = {}  # by sequence: padding behind its tokens, to be taken back with them
+        self._unsure: set[int] = set()  # sequences in which an interrupted cut may have left cells behind the tokens
         self.memory = self._claimed_memory()
         """How its caches can be cut back: what the model says of itself, until `memory_probe.classify` has tried it."""
         self._batch = _Batch(self._lib, self.n_batch)
@@ -160,9 +161,9 @@ class Context:
             raise Aborted("A pass was stopped before it began.")
         for chunk, start in zip(chunks, starts, strict=True):
             if running:
-                if start:  # padding of the last pass; of a hybrid, cells that an interrupted cut left behind
+                if self._padding.get(chunk.seq) or chunk.seq in self._unsure:
                     self._remove(chunk.seq, start)
-                self._undo[chunk.seq] = self._padding[chunk.seq] = 0
+                self._undo[chunk.seq] = 0  # until the pass is booked: an interrupt may come between
         forget_log()
         status = self._lib.llama_decode(self._handle, batch.view())
         self.passes += 1
@@ -263,6 +264,7 @@ class Context:
         before = self.length(seq) + self._padding.get(seq, 0)
         done = self._lib.llama_memory_seq_rm(self._memory, seq, length if length else -1, -1)
         self._undo[seq] = self._padding[seq] = 0
+        self._unsure.discard(seq)
         after = self.length(seq)
         if not done or after != length:
             name = self.model.path.name
@@ -275,6 +277,7 @@ class Context:
             CacheError: The saved state is not taken back; the cache is empty then.
         """
         self._undo[seq] = self._padding[seq] = 0
+        self._unsure.add(seq)
         try:
             if length:
                 self._checkpoints.restore(seq, length)
