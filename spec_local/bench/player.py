@@ -79,7 +79,8 @@ class Player:
         if "text" in speculator.drafters:
             self._drafters["text"] = TextDrafter()
         longest = max(1, engine.options.longest_draft)
-        self._controllers = {arm.name: arm.controller(curves.profile(), longest) for arm in arms}
+        costs = curves.profile().with_memory(engine.loaded.target.memory)
+        self._controllers = {arm.name: arm.controller(costs, longest) for arm in arms}
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -26,7 +26,6 @@ from spec_local.drafting.drafter import Drafter
 from spec_local.drafting.model import ModelDrafter
 from spec_local.drafting.text import TextDrafter
 from spec_local.errors import Aborted, BackendError, ContextFullError, TemplateError, UsageError
-from spec_local.language_model import MemoryKind
 from spec_local.sampling import RULES, Noise, Sampling, Transform
 from spec_local.session.costs import cost_profile
 from spec_local.session.generation import Generation, Progress, Prompt, Request
@@ -43,9 +42,6 @@ from spec_local.speculation.adaptive import AdaptiveController
 from spec_local.speculation.controller import Controller, FixedController
 from spec_local.speculation.sequence import Sequence
 from spec_local.speculation.speculator import Speculator
-
-_READ_AGAIN = 2
-"""Accepted tokens that a target with saved states reads again after a rejected draft, about."""
 
 
 def load(
@@ -405,10 +401,7 @@ class Engine:
         options = self.options
         if options.draft_length != "auto" or not sources:
             return FixedController(sources, options.longest_draft if sources else 0)
-        costs = cost_profile(self._loaded, options)
-        memory, rows = self._target.memory, costs.target.seconds
-        if memory.kind is MemoryKind.CHECKPOINTS:  # after a rejection the next pass reads what was accepted again
-            costs.rollback_s = memory.seconds + max(0.0, rows(1 + _READ_AGAIN) - rows(1))
+        costs = cost_profile(self._loaded, options).with_memory(self._target.memory)
         return AdaptiveController(costs, longest=options.longest_draft)
 
     def _load_template(self) -> ChatTemplate | TemplateError:

@@ -32,6 +32,9 @@ _STEP = 256
 """llama.cpp keeps cells of a cache in such steps."""
 _WORTH_READING = 0.1
 """Part of a file's weights that must be repacked for it to be read instead of mapped, which takes a little longer."""
+_WITH_SNAPSHOTS = {"qwen35", "qwen35moe", "qwen4exp", "deepseek4", "nemotron_h", "nemotron_h_moe", "bailingmoe3", "lfm2",
+                   "lfm2moe", "kimi-k3", "glm5-next"}  # fmt: skip
+"""Architectures whose older states llama.cpp keeps (`llm_arch_supports_rs_rollback`); others go back to saved ones."""
 _SNAPSHOT_BYTES = 512 * 2**20
 """Most memory for those older states; a draft that is longer goes back to a saved state."""
 _SHARE = 0.8
@@ -221,7 +224,7 @@ def free_room(devices: Iterable[Device] = ()) -> Room:
 def snapshots(header: Header, o: EngineOptions) -> int:
     """Older states that a target with a running state should keep of its last pass: as many as may be rejected."""
     state = recurrent_bytes(header)
-    if not state or o.parallel > 1:
+    if not state or o.parallel > 1 or header.architecture not in _WITH_SNAPSHOTS:
         return 0
     return min(max(o.longest_draft, o.pad_width - 1, 0), _SNAPSHOT_BYTES // state)
 
