@@ -32,8 +32,17 @@ _STEP = 256
 """llama.cpp keeps cells of a cache in such steps."""
 _WORTH_READING = 0.1
 """Part of a file's weights that must be repacked for it to be read instead of mapped, which takes a little longer."""
-_WITH_SNAPSHOTS = {"qwen35", "qwen35moe", "qwen4exp", "deepseek4", "nemotron_h", "nemotron_h_moe", "bailingmoe3", "lfm2",
-                   "lfm2moe", "kimi-k3", "glm5-next"}  # fmt: skip
+_WITH_SNAPSHOTS = {
+    "qwen35",
+    "qwen35moe",
+    "qwen4exp",
+    "deepseek4",
+    "nemotron_h",
+    "nemotron_h_moe",
+    "bailingmoe3",
+    "lfm2",
+}
+_WITH_SNAPSHOTS |= {"lfm2moe", "kimi-k3", "glm5-next"}
 """Architectures whose older states llama.cpp keeps (`llm_arch_supports_rs_rollback`); others go back to saved ones."""
 _SNAPSHOT_BYTES = 512 * 2**20
 """Most memory for those older states; a draft that is longer goes back to a saved state."""
