@@ -14,14 +14,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from spec_local.errors import ModelError, UsageError
 from spec_local.models_manifest.names import nearest, split_quantisation
 from spec_local.paths import config_folder
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,99}$")]
-FileName = Annotated[str, Field(pattern=r"^[^/\\:\x00]{1,200}$")]
+
+
+def _inside(name: str) -> str:
+    if not name.strip(". "):
+        raise ValueError("a file needs a name, and must not leave its folder")
+    return name
+
+
+FileName = Annotated[str, Field(pattern=r"^[^/\\:\x00-\x1f\x7f-\x9f]{1,200}$"), AfterValidator(_inside)]
+"""A name inside a model's own folder: no way out of it, nothing a terminal or a file system would take otherwise."""
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Bytes = Annotated[int, Field(gt=0)]
 
@@ -36,7 +45,7 @@ class HubSource(_Strict):
     kind: Literal["hub"]
     repository: Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+$")]
     revision: str = "main"
-    folder: Annotated[str, Field(pattern=r"^([\w.-]+(/[\w.-]+)*)?$")] = ""
+    folder: Annotated[str, Field(pattern=r"^(\w[\w.-]*(/\w[\w.-]*)*)?$")] = ""
     """The folder inside the repository; empty for its root."""
 
 

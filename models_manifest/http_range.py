@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from email.message import Message
 from functools import cache
 from typing import IO, Any
+from urllib.parse import urlsplit, urlunsplit
 
 from spec_local.models_manifest.part_file import PartFile, Report, SourceError, ensure_space
 
@@ -24,6 +25,8 @@ _BLOCK = 256 << 10
 _TIMEOUT_S = 20.0
 _RETRIES = 4
 _BACKOFF_S = 0.25
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+_SECRET = {"authorization", "cookie", "proxy-authorization"}
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 
 
@@ -52,7 +55,45 @@ def _opener() -> urllib.request.OpenerDirector:
             context.load_verify_locations(certifi.where())
         except ImportError:
             pass
-    return urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
+    return urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _Redirect())
+
+
+class _Redirect(urllib.request.HTTPRedirectHandler):
+    """Follows a server to another address, but neither without encryption nor with what only the first one may know."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        before, after = urlsplit(req.full_url), urlsplit(newurl)
+        if before.scheme == "https" and after.scheme != "https":
+            raise SourceError(f"{shown(req.full_url)} leads to {shown(newurl)}, which is not encrypted.")
+        request = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if request is not None and before.netloc != after.netloc:
+            for name in [name for name in request.headers if name.lower() in _SECRET]:
+                request.remove_header(name)
+        return request
+
+
+def shown(url: str) -> str:
+    """An address for messages: without a user's name, a password, or the query, which may be a signature."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+def _require_trust(remote: Remote) -> None:
+    """Without encryption anybody on the way may change a file; a checksum known beforehand would show it.
+
+    Raises:
+        SourceError: Neither is there.
+    """
+    parts = urlsplit(remote.url)
+    if parts.scheme == "https" or remote.sha256 or (parts.hostname or "") in _LOOPBACK:
+        return
+    raise SourceError(
+        f"{shown(remote.url)} is not encrypted, and no checksum of the file is known.",
+        "Use an https:// address, or give the file's SHA-256.",
+    )
 
 
 def fetch(remote: Remote, part: PartFile, report: Report) -> None:
@@ -63,6 +104,7 @@ def fetch(remote: Remote, part: PartFile, report: Report) -> None:
         DownloadError: It does not fit on the disk.
         OSError: The disk failed.
     """
+    _require_trust(remote)
     if part.notes().get("key") != remote.key:
         part.discard()
     failures = 0
@@ -76,15 +118,16 @@ def fetch(remote: Remote, part: PartFile, report: Report) -> None:
             error.close()
             reason = f"the server answers {error.code} {error.reason}"
             if error.code not in _PASSING:
-                raise SourceError(f"{remote.url} cannot be fetched: {reason}.", _advice(error.code)) from error
+                raise SourceError(f"{shown(remote.url)} cannot be fetched: {reason}.", _advice(error.code)) from error
         except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError, ssl.SSLError) as error:
             reason = str(getattr(error, "reason", "") or error) or type(error).__name__
             if part.size == 0:  # never heard of: another source is the better retry
-                raise SourceError(f"{remote.url} cannot be reached: {reason}.") from error
+                raise SourceError(f"{shown(remote.url)} cannot be reached: {reason}.") from error
         failures = 0 if part.size > before else failures + 1
         if failures > _RETRIES:
             raise SourceError(
-                f"{remote.url} cannot be fetched: {reason}.", "Run the same command again: it goes on where it stopped."
+                f"{shown(remote.url)} cannot be fetched: {reason}.",
+                "Run the same command again: it goes on where it stopped.",
             )
         time.sleep(_BACKOFF_S * 2**failures)
 
@@ -126,7 +169,9 @@ def _receive(response: Any, remote: Remote, part: PartFile, have: int, report: R
         part.discard()  # another file than the one begun: ask again from the start
         return False
     if remote.bytes is not None and total is not None and total != remote.bytes:
-        raise SourceError(f"{remote.url} has {total} bytes where {remote.bytes} are expected: it is another file.")
+        raise SourceError(
+            f"{shown(remote.url)} has {total} bytes where {remote.bytes} are expected: it is another file."
+        )
     ensure_space(part.path.parent, (total or 0) - start, part.final.name)
     mode = "r+b" if start else "wb"
     with part.path.open(mode) as file:

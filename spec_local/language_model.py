@@ -2,12 +2,17 @@
 
 Two implementations exist: `spec_local.llama.context.Context` (llama.cpp) and the table-driven toy in
 `tests/`, on which every rule is checked exactly.
+
+Whatever a model remembers its tokens by, it is one thing to the layers above: a cache that can be cut back. How far a
+cut may have to go back is asked (`foothold`) before it is made (`trim`), and what a rejected draft will have to come
+back to is said beforehand (`mark`). Only the model knows whether cells, a window, snapshots or saved states are behind.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -29,8 +34,46 @@ class Chunk:
     """Logits are wanted after each of the last `rows` tokens; 0 for prefill that only fills the cache."""
 
 
+class MemoryKind(StrEnum):
+    """What a model's memory of its tokens allows."""
+
+    ANYWHERE = "anywhere"
+    """Cells of single tokens, all kept: it can be cut to any length."""
+    WINDOW = "window"
+    """Cells of the last tokens only: it can be cut as long as what the window must hold has not been given up."""
+    SNAPSHOTS = "snapshots"
+    """A running state and the states a few tokens back, of the last pass only; further back, as `CHECKPOINTS`."""
+    CHECKPOINTS = "checkpoints"
+    """A running state: it can be cut to lengths that were marked; tokens behind the mark are decoded again."""
+    NOWHERE = "nowhere"
+    """It can only be emptied: nothing can be drafted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """How a cache can be cut back, and what that costs."""
+
+    kind: MemoryKind = MemoryKind.ANYWHERE
+    depth: int = 0
+    """`SNAPSHOTS`: tokens of one pass that can be taken back without a mark."""
+    seconds: float = 0.0
+    """What marking and going back to the mark take together; 0.0 where neither is needed."""
+    reason: str = ""
+    """Why it is not `ANYWHERE`, for a person."""
+
+    @property
+    def cuttable(self) -> bool:
+        """Whether rejected tokens can be taken out at all."""
+        return self.kind is not MemoryKind.NOWHERE
+
+    @property
+    def free(self) -> bool:
+        """Whether a rejected draft costs nothing but its own rows."""
+        return self.kind in (MemoryKind.ANYWHERE, MemoryKind.WINDOW)
+
+
 class LanguageModel(Protocol):
-    """A causal language model with one trimmable cache per sequence."""
+    """A causal language model with one cache per sequence that can be cut back."""
 
     @property
     def n_vocab(self) -> int:
@@ -43,6 +86,10 @@ class LanguageModel(Protocol):
     @property
     def n_batch(self) -> int:
         """Most tokens one `decode` takes, over all its chunks."""
+
+    @property
+    def memory(self) -> Memory:
+        """How its caches can be cut back."""
 
     def decode(self, chunks: Sequence[Chunk]) -> list[Logits]:
         """Evaluate all chunks in one pass and append them to their caches.
@@ -61,11 +108,24 @@ class LanguageModel(Protocol):
     def length(self, seq: int) -> int:
         """Tokens the cache of `seq` really holds (its own highest position + 1)."""
 
+    def foothold(self, seq: int, length: int) -> int:
+        """The longest beginning, of at most `length` tokens, that the cache of `seq` can be cut back to."""
+
+    def mark(self, seq: int, ahead: int | None = None) -> None:
+        """Make the present length of `seq` one that its cache can be cut back to. Free where every length is.
+
+        Args:
+            seq: The sequence.
+            ahead: The next pass may append so many tokens too many; a memory that can take them back anyway need not
+                do anything, and the next mark of this kind takes the place of this one. None: the mark is for later
+                turns, and stays until the cache is cut to less (or others of this kind are newer).
+        """
+
     def trim(self, seq: int, length: int) -> None:
         """Cut the cache of `seq` back to its first `length` tokens, and check that it was done.
 
         Raises:
-            CacheError: This cache cannot be cut there.
+            CacheError: This cache cannot be cut there: see `foothold`.
         """
 
 

@@ -30,7 +30,7 @@ def tiny_draft(tiny_folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_recurrent(tiny_folder: Path) -> Path:
-    """A model whose cache cannot be cut back."""
+    """A model with a running state, which cannot be cut back."""
     from tiny_gguf import write_recurrent
 
     return write_recurrent(tiny_folder / "recurrent.gguf", seed=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spec_local.speculation.adaptive import AdaptiveController
 from spec_local.speculation.controller import Controller, FixedController
@@ -38,7 +38,8 @@ class Arm:
         """A fresh controller of this arm, with a copy of `costs` to learn in."""
         if self.length is not None:
             return FixedController(self.sources, self.length, costs.target.seconds(1))
-        return AdaptiveController(CostProfile.from_dict(costs.as_dict()), longest)
+        own = replace(CostProfile.from_dict(costs.as_dict()), rollback_s=costs.rollback_s)
+        return AdaptiveController(own, longest)
 
 
 def make_arms(sources: Collection[str], lengths: Sequence[int] = LENGTHS, alone: bool = True) -> list[Arm]:

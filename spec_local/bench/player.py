@@ -17,7 +17,7 @@ from spec_local.drafting.drafter import Drafter
 from spec_local.drafting.model import ModelDrafter
 from spec_local.drafting.text import TextDrafter
 from spec_local.errors import Aborted, BackendError
-from spec_local.language_model import Chunk, LanguageModel, Logits
+from spec_local.language_model import Chunk, LanguageModel, Logits, Memory
 from spec_local.sampling.params import Sampling
 from spec_local.session.engine import Engine
 from spec_local.session.generation import Generation, Request
@@ -79,7 +79,8 @@ class Player:
         if "text" in speculator.drafters:
             self._drafters["text"] = TextDrafter()
         longest = max(1, engine.options.longest_draft)
-        self._controllers = {arm.name: arm.controller(curves.profile(), longest) for arm in arms}
+        costs = curves.profile().with_memory(engine.loaded.target.memory)
+        self._controllers = {arm.name: arm.controller(costs, longest) for arm in arms}
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -180,6 +181,16 @@ class PromptTimed:
     @property
     def n_batch(self) -> int:
         return self._model.n_batch
+
+    @property
+    def memory(self) -> Memory:
+        return self._model.memory
+
+    def foothold(self, seq: int, length: int) -> int:
+        return self._model.foothold(seq, length)
+
+    def mark(self, seq: int, ahead: int | None = None) -> None:
+        self._model.mark(seq, ahead)
 
     def decode(self, chunks: Many[Chunk]) -> list[Logits]:
         (chunk,) = chunks

@@ -27,7 +27,6 @@ from spec_local.sampling import RULES
 from spec_local.sampling.params import Sampling
 from spec_local.session.engine import Engine
 from spec_local.session.generation import Request
-from spec_local.session.loading import cannot_trim
 from spec_local.speculation.controller import Controller, FixedController
 
 PROMPTS = {
@@ -181,10 +180,10 @@ def verify(
         SpecLocalError: A model or the backend failed.
     """
     started = time.perf_counter()
-    if reason := cannot_trim(engine.loaded.target):
+    if not engine.loaded.target.memory.free:
         raise UsageError(
-            f"There is nothing to verify: {reason}, so every answer is plain decoding.",
-            "Speculation needs a target whose cache can be cut back.",
+            f"There is nothing to verify this way: {engine.loaded.target.memory.reason}.",
+            "The checks need a target whose cache can be cut to any length.",
         )
     if engine.options.pad_width:
         raise UsageError("An engine with padded passes has no ordinary runs to verify.", "Load it without pad_width.")

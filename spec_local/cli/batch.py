@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from spec_local.cli.exit_codes import ExitCode
 from spec_local.cli.options import Setting
-from spec_local.cli.terminal import harmless
+from spec_local.cli.terminal import harmless, is_terminal
 from spec_local.errors import SpecLocalError, UsageError
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ def _account(job: Job, engine: Engine, path: str | None) -> None:
     text = json.dumps(figures, ensure_ascii=False, indent=2) + "\n"
     try:
         if path == "-":
-            sys.stdout.write(text)
+            sys.stdout.write(harmless(text) if is_terminal(sys.stdout) else text)
         else:
             with open(path, "w", encoding="utf-8", newline="\n") as file:
                 file.write(text)

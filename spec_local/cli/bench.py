@@ -122,7 +122,7 @@ def show(bench: Bench, as_json: bool, page: Path | None) -> bool:
     output.close()
     if page is not None:
         page.write_text(speed_page.page(facts, results, verdict), encoding="utf-8")
-        print(f"The report is in {page}.", file=sys.stderr)
+        print(harmless(f"The report is in {page}."), file=sys.stderr)
     return True
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from spec_local.cli.exit_codes import ExitCode
 from spec_local.cli.options import OPTIONS, resolve
+from spec_local.cli.terminal import say
 from spec_local.paths import config_file
 
 EPILOG = """\
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: Any) -> int:
     """Print the path or the table."""
     if arguments.action == "path":
-        print(config_file())
+        say(config_file())
         return ExitCode.OK
     found = resolve({})
     rows: dict[str, dict[str, Any]] = {}
@@ -47,5 +48,5 @@ def run(arguments: Any) -> int:
     width = max(map(len, rows))
     for name, row in rows.items():
         value = "-" if row["value"] is None else str(row["value"])
-        print(f"{name:<{width}}  {value:<28}  {row['origin']}")
+        say(f"{name:<{width}}  {value:<28}  {row['origin']}")
     return ExitCode.OK

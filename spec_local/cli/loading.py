@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from spec_local.cli.options import Setting, values_of
-from spec_local.cli.terminal import is_terminal, read_text
+from spec_local.cli.terminal import harmless, is_terminal, read_text
 from spec_local.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def pull_model(name: str, offline: bool = False) -> Any:
             for (entry, variant), size in zip(missing, sizes, strict=True)
         ]
         total = f": {show_bytes(sum(sizes))} in all" if len(missing) > 1 and all(sizes) else ""
-        print(f"Fetching {' and '.join(each)}{total}", file=sys.stderr, flush=True)
+        print(harmless(f"Fetching {' and '.join(each)}{total}"), file=sys.stderr, flush=True)
     started = time.monotonic()
     with progress_bar("", as_bytes=True) as report:
         path = pull(name, progress=report, offline=offline)
@@ -125,7 +125,8 @@ def progress_bar(verb: str, as_bytes: bool = False) -> Iterator[Callable[[float,
         task = progress.add_task(verb, total=None)
 
         def report(done: float, total: float, what: str) -> None:
-            progress.update(task, completed=done, total=total or None, description=f"{verb} {what}".strip())
+            description = harmless(f"{verb} {what}".strip())
+            progress.update(task, completed=done, total=total or None, description=description)
 
         yield report
 
@@ -149,13 +150,13 @@ class _Lines:
         if what != self._what:
             self._what, self._started, self._first, self._next = what, now, done, now + self._every_s
             begun = f", {show_bytes(int(done))} of it here already" if done else ""
-            print(f"{what} ({size}{begun})", file=sys.stderr, flush=True)
+            print(harmless(f"{what} ({size}{begun})"), file=sys.stderr, flush=True)
         elif now >= self._next:
             self._next = now + self._every_s
             speed = (done - self._first) / (now - self._started)
             text = f"{what}: {show_bytes(int(done))} of {size}, {show_bytes(int(speed))}/s"
             left = f", {spoken((total - done) / speed)} left" if total and speed > 0 else ""
-            print(text + left, file=sys.stderr, flush=True)
+            print(harmless(text + left), file=sys.stderr, flush=True)
 
 
 def _agrees(error: ModelError) -> bool:
@@ -163,6 +164,6 @@ def _agrees(error: ModelError) -> bool:
     if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
         return False
     name = getattr(error, "name", "it")
-    sys.stderr.write(f"{error.message} Fetch {name} now? [Y/n] ")
+    sys.stderr.write(harmless(f"{error.message} Fetch {name} now? [Y/n] "))
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("", "y", "yes")

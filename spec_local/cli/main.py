@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from spec_local import __version__
 from spec_local.cli.exit_codes import ExitCode, exit_code
+from spec_local.cli.terminal import harmless
 from spec_local.errors import SpecLocalError, UsageError
 
 COMMANDS = {
@@ -46,7 +47,7 @@ class Parser(argparse.ArgumentParser):
             known = [flag for action in self._all_actions() for flag in action.option_strings]
             near = difflib.get_close_matches(typed.split("=")[0], known, 1)
             message = f"there is no option {typed!r} here" + (f"; did you mean {near[0]}?" if near else "")
-        sys.stderr.write(f"spec-local: {message}\n  `{self.prog} --help` lists what there is.\n")
+        sys.stderr.write(harmless(f"spec-local: {message}\n  `{self.prog} --help` lists what there is.\n"))
         raise SystemExit(int(ExitCode.USAGE))
 
     def _all_actions(self) -> list[argparse.Action]:
@@ -117,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def print_error(error: SpecLocalError) -> None:
     """The sentence, and the way out on a line of its own."""
     hint = f"\n  {error.hint}" if error.hint else ""
-    sys.stderr.write(f"spec-local: {error.message}{hint}\n")
+    sys.stderr.write(harmless(f"spec-local: {error.message}{hint}\n"))
 
 
 if __name__ == "__main__":

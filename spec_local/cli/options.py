@@ -112,6 +112,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("threads", "device", int, "CPU threads", metavar="N", default="0, physical cores"),
     Option("batch_size", "device", int, "tokens per prefill pass", metavar="N", default="512"),
     Option("flash_attn", "device", str, "flash attention", choices=("auto", "on", "off"), default="auto"),
+    Option("mmap", "device", str, "map model files or read them", choices=("auto", "on", "off"), default="auto"),
     Option("cache_type_k", "device", str, "key cache type", choices=_CACHE_TYPES, default="f16"),
     Option("cache_type_v", "device", str, "value cache type", choices=_CACHE_TYPES, default="f16"),
     Option("draft_cache_type_k", "device", str, "the draft's key cache type", choices=_CACHE_TYPES, default="f16"),
@@ -217,7 +218,7 @@ def read_config(path: Path) -> dict[str, Any]:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # numbers of too many digits are a bare ValueError
         raise UsageError(f"The configuration {path} cannot be read: {error}.", "Mend or remove the file.") from error
     known = [option.name for option in OPTIONS]
     for name in table:

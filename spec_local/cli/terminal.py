@@ -6,6 +6,7 @@ import os
 import re
 import stat
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from spec_local.errors import UsageError
@@ -55,11 +56,17 @@ def harmless(text: str) -> str:
     return _CONTROLS.sub("", text)
 
 
+def say(text: object) -> None:
+    """Print a line on standard output: as it is for programs, harmless where a person looks at it."""
+    print(harmless(str(text)) if is_terminal(sys.stdout) else text)
+
+
 class TextOutput:
     """The answer's way out: standard output or a file. The same bytes for `-o PATH` and `> PATH`."""
 
     def __init__(self, path: str | None) -> None:
         self._last = ""
+        self._name = path or "Standard output"
         self._terminal = path is None and is_terminal(sys.stdout)
         try:
             self._file = sys.stdout if path is None else open(path, "w", encoding="utf-8", newline="\n")  # noqa: SIM115
@@ -71,10 +78,19 @@ class TextOutput:
 
     def write(self, text: str) -> None:
         """Write and flush, so that a reader sees every piece at once."""
-        if text:
+        if not text:
+            return
+        try:
             self._file.write(harmless(text) if self._terminal else text)
             self._file.flush()
-            self._last = text[-1]
+        except BrokenPipeError:
+            raise
+        except OSError as error:  # a full disk, most often
+            self._last = ""
+            with suppress(OSError):  # what was not written would be tried again when the program ends
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self._file.fileno())
+            raise UsageError(f"{self._name} cannot be written: {error.strerror or error}.") from error
+        self._last = text[-1]
 
     def close(self) -> None:
         """End the last line."""

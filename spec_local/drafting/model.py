@@ -145,7 +145,7 @@ class ModelDrafter:
             Most tokens: none where `tokens` hold ids this model does not know, else until its own context is full; and
             how many of `tokens` its cache lacks.
         """
-        held = self._cache.shared(slot, tokens, self._known.get(slot, 0))
+        held = self.model.foothold(slot, self._cache.shared(slot, tokens, self._known.get(slot, 0)))
         fresh = tokens[held:]
         room = self.model.n_ctx - len(tokens) + 1
         return 0 if room < 0 or any(token >= self.model.n_vocab for token in fresh) else room, len(fresh)
@@ -160,6 +160,7 @@ class ModelDrafter:
         held = self._cache.shared(slot, tokens, self._known.pop(slot, 0))
         self._cache.cut(slot, self._cache.adopt(slot, tokens, held))
         self._cache.fill(slot, tokens)
+        self._cache.mark(slot)  # what another answer may come back to
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         """One draft per request; all live drafts take each step in one pass.
@@ -172,7 +173,7 @@ class ModelDrafter:
         live = [stream for stream in streams if stream.room > 0]
         for stream in live:
             stream.width = self.model.n_batch // len(live)
-        most_rows = self.most_rows // len(live) if live else 0
+        most_rows = self.most_rows // len(live) if live and self.model.memory.free else 0
         # What is long is read alone, so that the next stream may find its own prompt's beginning in this one's cache.
         most = self.model.n_batch if len(live) < 2 else _TOGETHER
         chunks = [self._first_step(stream, min(stream.width, most), most_rows) for stream in live]
@@ -200,6 +201,8 @@ class ModelDrafter:
         slot, history = stream.request.slot, len(stream.request.tokens)
         if len(self._cache.tokens(slot)) > history + stream.decoded:
             self._cache.cut(slot, history + stream.decoded)
+        if len(self._cache.tokens(slot)) == history:  # from here on, what is decoded may be rejected
+            self._cache.mark(slot, stream.request.limit)
         return stream.step(stream.tokens[stream.decoded :], most_rows)
 
     def _first_step(self, stream: _Stream, room: int, most_rows: int) -> Chunk:
@@ -207,12 +210,12 @@ class ModelDrafter:
         slot, tokens = stream.request.slot, stream.request.tokens
         last = len(tokens) - 1  # is decoded even where it is there: its row is wanted
         held = self._cache.shared(slot, tokens, self._known.pop(slot, 0))
-        held = min(self._cache.adopt(slot, tokens, held), last)
-        self._cache.cut(slot, held)
+        held = self._cache.cut(slot, min(self._cache.adopt(slot, tokens, held), last))
         if len(tokens) - held > room:
             stream.passes.append(len(tokens) - room - held)
             held = len(tokens) - room
             self._cache.fill(slot, tokens[:held])
+            self._cache.mark(slot)  # what another answer may come back to
         return stream.step(tokens[held:], most_rows)
 
 

@@ -34,7 +34,7 @@ class TokenCache:
         return self._held.setdefault(slot, [])
 
     def holds(self, slot: int, length: int) -> bool:
-        """Whether `slot` holds exactly `length` tokens, in truth and in memory."""
+        """Whether `slot` holds exactly `length` tokens, in truth and by what is remembered."""
         return len(self.tokens(slot)) == length == self.model.length(slot)
 
     def shared(self, slot: int, tokens: Sequence[int], known: int = 0) -> int:
@@ -52,7 +52,7 @@ class TokenCache:
         Returns:
             How many of `tokens` the slot holds now.
         """
-        if self._sharing is None or len(tokens) - held < _WORTH_SHARING:
+        if self._sharing is None or not self.model.memory.free or len(tokens) - held < _WORTH_SHARING:
             return held
         longest, source = max((self.shared(other, tokens), other) for other in self._held)
         if longest - held < _WORTH_SHARING:
@@ -65,14 +65,18 @@ class TokenCache:
         self._held[slot] = list(tokens[:longest])
         return longest
 
-    def cut(self, slot: int, length: int) -> None:
-        """Keep only the first `length` tokens of `slot`, of those it holds.
+    def cut(self, slot: int, length: int) -> int:
+        """Keep only the first `length` tokens of `slot`, of those it holds, or fewer where its memory wants it so.
+
+        Returns:
+            How many are left: never more than `length`.
 
         Raises:
             CacheError: The cache cannot be cut there; what it holds counts as unknown, so it can only be emptied now.
         """
         held = self._held.setdefault(slot, [])
         if self.model.length(slot) > length:
+            length = self.model.foothold(slot, length)
             try:
                 self.model.trim(slot, length)
                 if (left := self.model.length(slot)) != length:
@@ -81,6 +85,11 @@ class TokenCache:
                 held.clear()
                 raise
         del held[length:]
+        return len(held)
+
+    def mark(self, slot: int, ahead: int | None = None) -> None:
+        """`LanguageModel.mark`."""
+        self.model.mark(slot, ahead)
 
     def fill(self, slot: int, tokens: Sequence[int], progress: Progress | None = None) -> None:
         """Decode what `slot`, which holds a prefix of `tokens`, lacks of them, batch by batch.

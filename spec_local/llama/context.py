@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from spec_local.errors import Aborted, BackendError, CacheError, UsageError
-from spec_local.language_model import Chunk, Logits
+from spec_local.language_model import Chunk, Logits, Memory, MemoryKind
+from spec_local.llama.checkpoints import Checkpoints
 from spec_local.llama.library import first_error, forget_log, llama
 from spec_local.llama.model import Model
 
@@ -26,6 +27,9 @@ CACHE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "
 _FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 _ABORTED = 2
 _MOST_CELLS = 2**31 - 1
+_NO_ROOM = 1
+"""llama_decode: no cells for the batch; nothing was computed."""
+_RUNNING = (MemoryKind.SNAPSHOTS, MemoryKind.CHECKPOINTS, MemoryKind.NOWHERE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,11 @@ class ContextOptions:
     cache_type_v: str = "f16"
     offload_cache: bool = True
     """Keep the cache on the offload devices, beside the layers it belongs to."""
+    snapshots: int = 0
+    """Older states that a running state keeps, so that so many tokens of a pass can be taken back; where the
+    architecture cannot, or with several sequences, states are saved instead."""
+    whole_window: bool = True
+    """Let sliding-window layers keep the whole context: what has left a window cannot be cut back into it."""
 
 
 class Context:
@@ -67,7 +76,10 @@ class Context:
         self.options = options
         self.n_vocab: int = model.vocabulary.size
         self.n_ctx: int = options.n_ctx
-        self.n_batch: int = max(options.n_batch, options.max_rows, options.pad_width, options.n_seq)
+        # One sequence only: a pass over several may move a state to another cell, which leaves its snapshots behind.
+        self._snapshots = options.snapshots if model.recurrent and options.n_seq == 1 else 0
+        least = (options.max_rows, options.pad_width, options.n_seq, self._snapshots + 2)
+        self.n_batch: int = max(options.n_batch, *least)
         self._most_rows = max(options.max_rows, options.pad_width, options.n_seq)
         self.passes = 0
         """Decode calls so far."""
@@ -81,6 +93,12 @@ class Context:
                 "Try a smaller --n-ctx, or other cache types (--cache-type-k, --cache-type-v).",
             )
         self._memory = self._lib.llama_get_memory(self._handle)
+        self._checkpoints = Checkpoints(self._lib, self._handle)
+        self._undo: dict[int, int] = {}  # by sequence: tokens of its last pass that snapshots can take back now
+        self._padding: dict[int, int] = {}  # by sequence: padding behind its tokens, to be taken back with them
+        self._unsure: set[int] = set()  # sequences in which an interrupted cut may have left cells behind the tokens
+        self.memory = self._claimed_memory()
+        """How its caches can be cut back: what the model says of itself, until `memory_probe.classify` has tried it."""
         self._batch = _Batch(self._lib, self.n_batch)
         self._abort_flag = ctypes.create_string_buffer(2)
         callback = ctypes.cast(_strlen(), self._lib.ggml_abort_callback)
@@ -104,14 +122,26 @@ class Context:
         params.flash_attn_type = _FLASH_ATTENTION[options.flash_attention]
         params.type_k, params.type_v = CACHE_TYPES[options.cache_type_k], CACHE_TYPES[options.cache_type_v]
         params.offload_kqv = options.offload_cache
-        # A sliding-window layer that forgets what left its window cannot be trimmed back into it.
-        params.swa_full = True
+        params.swa_full = options.whole_window
+        params.n_rs_seq = self._snapshots
         params.kv_unified = True
         params.no_perf = True
         return params
 
+    def _claimed_memory(self) -> Memory:
+        name = self.model.path.name
+        if self.model.recurrent:
+            depth = int(self._lib.llama_n_rs_seq(self._handle))
+            kind = MemoryKind.SNAPSHOTS if depth else MemoryKind.CHECKPOINTS
+            return Memory(kind, depth, reason=f"{name} keeps a running state (recurrent or hybrid model)")
+        if self.model.n_swa and not self.options.whole_window:
+            reason = f"the sliding window of {name} forgets what has left it"
+            return Memory(MemoryKind.WINDOW, reason=reason)
+        return Memory()
+
     def decode(self, chunks: Sequence[Chunk]) -> list[Logits]:
         """Evaluate all chunks in one pass; see `LanguageModel.decode`."""
+        running = self.memory.kind in _RUNNING
         starts = [self.length(chunk.seq) for chunk in chunks]
         wanted = sum(chunk.rows for chunk in chunks)
         batch = self._batch
@@ -135,12 +165,23 @@ class Context:
             raise BackendError(f"The context of {self.model.path.name} is closed.")
         if self._abort_flag[0] != b"\x00":  # backends that cannot stop inside a pass stop before the next one
             raise Aborted("A pass was stopped before it began.")
+        for chunk, start in zip(chunks, starts, strict=True):
+            if running:
+                if self._padding.get(chunk.seq) or chunk.seq in self._unsure:
+                    self._remove(chunk.seq, start)
+                self._undo[chunk.seq] = 0  # until the pass is booked: an interrupt may come between
         forget_log()
         status = self._lib.llama_decode(self._handle, batch.view())
         self.passes += 1
         if status != 0:
             self._roll_back(chunks, starts, status)
-        if padding:
+        if running:
+            for chunk in chunks:
+                self._undo[chunk.seq] = min(self.memory.depth, len(chunk.tokens) - 1)
+        if padding and running:  # a snapshot is gone back to once, so padding and a rejected draft go together
+            self._padding[chunks[-1].seq] = padding
+            self._undo[chunks[-1].seq] = min(self.memory.depth - padding, len(chunks[-1].tokens) - 1)
+        elif padding:
             self.trim(chunks[-1].seq, starts[-1] + len(chunks[-1].tokens))
         if not wanted:
             return [np.empty((0, self.n_vocab), np.float32)] * len(chunks)
@@ -153,10 +194,14 @@ class Context:
         """A failed pass may leave what it finished in the caches; take that out before saying so."""
         reason = "was stopped" if status == _ABORTED else f"failed with status {status}{first_error()}"
         for chunk, start in zip(chunks, starts, strict=True):
-            if self.length(chunk.seq) > start:
+            if self.memory.kind in _RUNNING and status != _NO_ROOM:
+                # Part of the pass may be in the state whatever length it claims: llama.cpp takes a failed pass back
+                # through snapshots that the pass has not written. What was saved before it, or nothing, is right.
+                self._go_back(chunk.seq, self._checkpoints.best(chunk.seq, start))
+            elif self.length(chunk.seq) > start:
                 try:
                     self.trim(chunk.seq, start)
-                except CacheError:  # a running state cannot be wound back: better none than a wrong one
+                except CacheError:
                     self.trim(chunk.seq, 0)
         error = {1: CacheError, _ABORTED: Aborted}.get(status, BackendError)
         raise error(f"A pass over {sum(len(chunk.tokens) for chunk in chunks)} tokens {reason}.")
@@ -165,7 +210,27 @@ class Context:
         """Tokens in the cache of `seq`, by the cache's own account."""
         if self._handle is None:
             return 0
-        return int(self._lib.llama_memory_seq_pos_max(self._memory, seq)) + 1
+        return int(self._lib.llama_memory_seq_pos_max(self._memory, seq)) + 1 - self._padding.get(seq, 0)
+
+    def foothold(self, seq: int, length: int) -> int:
+        """See `LanguageModel.foothold`."""
+        held = self.length(seq)
+        if length <= 0 or length >= held:
+            return max(0, min(length, held))
+        if self._cut_free(seq, length, held):
+            return length
+        return self._checkpoints.best(seq, length)
+
+    def mark(self, seq: int, ahead: int | None = None) -> None:
+        """See `LanguageModel.mark`: of a running state, a copy is saved."""
+        memory, length = self.memory, self.length(seq)
+        if memory.kind in (MemoryKind.ANYWHERE, MemoryKind.NOWHERE) or self._handle is None:
+            return
+        if ahead is not None and (memory.free or max(ahead, self.options.pad_width - 1) <= memory.depth):
+            return
+        if self._padding.get(seq):
+            self._remove(seq, length)
+        self._checkpoints.save(seq, length, lasting=ahead is None)
 
     def trim(self, seq: int, length: int) -> None:
         """Cut the cache of `seq` back to `length` tokens; see `LanguageModel.trim`."""
@@ -173,18 +238,66 @@ class Context:
         assert 0 <= length <= before, f"trim to {length} of {before}"
         if length == before:
             return
-        done = self._lib.llama_memory_seq_rm(self._memory, seq, length if length else -1, -1)
-        after = self.length(seq)
         name = self.model.path.name
-        if not done or after != length:
-            raise CacheError(f"The cache of {name} cannot be cut from {before} to {length} tokens (it holds {after}).")
+        if self.foothold(seq, length) != length:
+            raise CacheError(
+                f"The cache of {name} cannot be cut from {before} to {length} tokens: {self.memory.reason}."
+            )
+        if length == 0 or self._cut_free(seq, length, before):
+            self._remove(seq, length)
+        else:
+            self._go_back(seq, length)
+        self._checkpoints.forget(seq, length)
         oldest = int(self._lib.llama_memory_seq_pos_min(self._memory, seq))
-        if length and self.model.n_swa and oldest > max(0, length - self.model.n_swa):
+        if length and self.model.n_swa and not self.model.recurrent and oldest > max(0, length - self.model.n_swa):
             raise CacheError(f"The sliding window of {name} has forgotten what a cut to {length} tokens needs.")
+
+    def _cut_free(self, seq: int, length: int, held: int) -> bool:
+        """Whether the cache of `seq` can be cut from `held` to `length` > 0 tokens without a saved state."""
+        match self.memory.kind:
+            case MemoryKind.ANYWHERE:
+                return True
+            case MemoryKind.WINDOW:
+                oldest = int(self._lib.llama_memory_seq_pos_min(self._memory, seq))
+                return oldest <= max(0, length - self.model.n_swa)
+            case MemoryKind.SNAPSHOTS:
+                return held - length <= self._undo.get(seq, 0)
+            case _:
+                return False
+
+    def _remove(self, seq: int, length: int) -> None:
+        """Take everything behind the first `length` tokens of `seq` out of the cache, padding too, and check it."""
+        before = self.length(seq) + self._padding.get(seq, 0)
+        done = self._lib.llama_memory_seq_rm(self._memory, seq, length if length else -1, -1)
+        self._undo[seq] = self._padding[seq] = 0
+        self._unsure.discard(seq)
+        after = self.length(seq)
+        if not done or after != length:
+            name = self.model.path.name
+            raise CacheError(f"The cache of {name} cannot be cut from {before} to {length} tokens (it holds {after}).")
+
+    def _go_back(self, seq: int, length: int) -> None:
+        """Bring `seq` back to `length` tokens by the state saved there, or to none where that fails (0: saved nowhere).
+
+        Raises:
+            CacheError: The saved state is not taken back; the cache is empty then.
+        """
+        self._undo[seq] = self._padding[seq] = 0
+        self._unsure.add(seq)
+        try:
+            if length:
+                self._checkpoints.restore(seq, length)
+            self._remove(seq, length)
+        except CacheError:
+            self._checkpoints.forget(seq, 0)
+            self._remove(seq, 0)
+            raise
 
     def copy(self, source: int, target: int, length: int) -> None:
         """See `SharingModel.copy`. Cells are shared, not copied, so this takes no room either."""
         self.trim(target, 0)
+        if not self.memory.free or self.foothold(source, length) != length:
+            raise CacheError(f"The first {length} tokens cannot be taken over: {self.memory.reason}.")
         self._lib.llama_memory_seq_cp(self._memory, source, target, 0, length)
         if (copied := self.length(target)) != length:  # a running state is copied whole or not at all
             self.trim(target, 0)
@@ -192,6 +305,8 @@ class Context:
 
     def checkpoint(self, seq: int) -> bytes:
         """The whole state of one sequence, for `restore`."""
+        if self._padding.get(seq):
+            self._remove(seq, self.length(seq))
         size = self._lib.llama_state_seq_get_size(self._handle, seq)
         buffer = (ctypes.c_uint8 * size)()
         return ctypes.string_at(buffer, self._lib.llama_state_seq_get_data(self._handle, buffer, size, seq))
@@ -203,6 +318,8 @@ class Context:
             CacheError: llama.cpp does not take the state.
         """
         buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
+        self._checkpoints.forget(seq, 0)
+        self._undo[seq] = self._padding[seq] = 0
         if self._lib.llama_state_seq_set_data(self._handle, buffer, len(state), seq) == 0:
             raise CacheError(f"A saved state of {self.model.path.name} could not be restored.")
 

@@ -17,6 +17,8 @@ _WARN, _ERROR, _CONTINUE = 3, 4, 5
 _callbacks: list[Any] = []  # ctypes callbacks must outlive every call into the library
 _FUNCTION = re.compile(r"^\w+: (error loading model: )?(\w+: )?")
 """Names of C++ functions in front of a message."""
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]")
+"""What could drive a terminal."""
 _log: deque[tuple[int, str]] = deque(maxlen=_LOG_LINES)
 _verbose = False
 
@@ -51,8 +53,8 @@ def _on_log(level: int, text: bytes | None, _user_data: Any) -> None:
         _log.append((level, before + line))
     else:
         _log.append((level, line))
-    if _verbose:
-        sys.stderr.write(line)
+    if _verbose:  # among other things, what a model file says of itself
+        sys.stderr.write(_CONTROLS.sub("", line))
 
 
 @cache

@@ -57,6 +57,7 @@ def _measure(context: Context, rows: list[int], repeats: int, clock: Callable[[]
     rows = [n for n in rows if filled + n <= context.n_ctx]
     context.trim(0, 0)
     context.decode([Chunk(0, [0] * filled, 0)])
+    context.mark(0)
     best: dict[int, float] = {}
     for _ in range(repeats):
         for n in rows:

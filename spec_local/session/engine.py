@@ -29,7 +29,7 @@ from spec_local.errors import Aborted, BackendError, ContextFullError, TemplateE
 from spec_local.sampling import RULES, Noise, Sampling, Transform
 from spec_local.session.costs import cost_profile, forget_stale
 from spec_local.session.generation import Generation, Progress, Prompt, Request
-from spec_local.session.loading import Loaded, LoadProgress, cannot_trim, load_models
+from spec_local.session.loading import Loaded, LoadProgress, load_models
 from spec_local.session.memory import MemoryPlan
 from spec_local.session.numerics import numerics
 from spec_local.session.options import EngineOptions
@@ -105,6 +105,10 @@ class Engine:
             "draft_path": None if draft is None else str(draft.model.path),
             "n_ctx": self.n_ctx,
             "pad_width": options.pad_width,
+            "caches": {
+                "target": self._target.memory.kind.value,
+                "draft": None if draft is None else draft.memory.kind.value,
+            },
         }
         self._speculator = Speculator(
             self._target, drafters, self._controller(list(drafters)), max_rows=options.max_rows
@@ -381,19 +385,19 @@ class Engine:
     def _drafters(self) -> tuple[dict[str, Drafter], str]:
         """The drafters there are, and why there is none (empty where there is one)."""
         options, loaded = self.options, self._loaded
-        untrimmable = cannot_trim(self._target)
-        if untrimmable and options.pad_width:
-            raise UsageError(f"Passes cannot be padded: {untrimmable}.", "Leave --pad-width out.")
+        memory = self._target.memory
+        if options.pad_width and not (memory.free or memory.depth >= options.pad_width - 1):
+            raise UsageError(f"Passes cannot be padded: {memory.reason}.", "Leave --pad-width out.")
         if options.draft == "none":
             return {}, "no draft was asked for (--draft none)"
         if options.longest_draft <= 0:
             return {}, "the draft length is 0"
-        if untrimmable:
-            loaded.drop_draft(untrimmable)
-            return {}, untrimmable
-        if loaded.draft is not None and (reason := cannot_trim(loaded.draft)):
-            self.notices.append(f"The draft model is not used: {reason}.")
-            loaded.drop_draft(reason)
+        if not memory.cuttable:
+            loaded.drop_draft(memory.reason)
+            return {}, memory.reason
+        if loaded.draft is not None and not loaded.draft.memory.cuttable:
+            self.notices.append(f"The draft model is not used: {loaded.draft.memory.reason}.")
+            loaded.drop_draft(loaded.draft.memory.reason)
         drafters: dict[str, Drafter] = {}
         if loaded.draft is not None:
             drafters["model"] = ModelDrafter(loaded.draft, loaded.draft.options.max_rows)
@@ -405,7 +409,7 @@ class Engine:
         options = self.options
         if options.draft_length != "auto" or not sources:
             return FixedController(sources, options.longest_draft if sources else 0)
-        costs = cost_profile(self._loaded, options)
+        costs = cost_profile(self._loaded, options).with_memory(self._target.memory)
         self.fill_passes(costs)
         return AdaptiveController(costs, longest=options.longest_draft)
 

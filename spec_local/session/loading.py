@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spec_local import models_manifest as manifest
-from spec_local.errors import BackendError, CacheError, ModelError, PairError, UsageError
-from spec_local.language_model import Chunk
+from spec_local.errors import BackendError, ModelError, PairError, UsageError
 from spec_local.llama.context import Context, ContextOptions
 from spec_local.llama.devices import pick_devices
+from spec_local.llama.memory_probe import classify
 from spec_local.llama.model import ALL_LAYERS, Model, Offload
 from spec_local.llama.probe import require_backend
 from spec_local.models_manifest import Header, ResolvedModel, show_bytes, split_files
-from spec_local.session.memory import MemoryPlan, plan, suggestions, with_sizes, without_draft
+from spec_local.session.memory import MemoryPlan, plan, snapshots, suggestions, with_sizes, without_draft
 from spec_local.session.options import EngineOptions
 
 _WITHOUT = "Continuing without a draft model. "
@@ -93,7 +93,7 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
 
         repack = _backend_works(options, notices)
         offload = replace(_target_offload(options), repack=repack, mapped=memory.models[0].mapped)
-        target = _open(target_file.path, offload, _target_context(options), "target", progress)
+        target = _open(target_file.path, offload, _target_context(options, target_header), "target", progress)
         undo.callback(target.model.close)
         undo.callback(target.close)
         draft: Context | None = None
@@ -117,19 +117,6 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
         memory=memory if draft is not None else without_draft(memory),
         notices=notices,
     )
-
-
-def cannot_trim(context: Context) -> str:
-    """Find out, with two tokens in slot 0, whether the cache can be cut back: empty if so, else why not."""
-    reason = ""
-    try:
-        for _ in range(2):
-            context.decode([Chunk(0, [0], 0)])
-        context.trim(0, 1)
-    except CacheError:
-        reason = f"the cache of {context.model.path.name} cannot be cut back (recurrent or hybrid model)"
-    context.trim(0, 0)
-    return reason
 
 
 def _resolve(options: EngineOptions, draft: str) -> tuple[ResolvedModel, ResolvedModel | None, list[str]]:
@@ -198,11 +185,16 @@ def _open(path: Path, offload: Offload, options: ContextOptions, role: str, prog
     what = f"{role} {path.name} ({show_bytes(sum(file.stat().st_size for file in split_files(path)))})"
     report = None if progress is None else lambda fraction: progress(what, fraction)
     model = Model(path, offload, report)
+    context: Context | None = None
     try:
-        return Context(model, options)
-    except Exception:
+        context = Context(model, options)
+        classify(context)
+    except BaseException:
+        if context is not None:
+            context.close()
         model.close()
         raise
+    return context
 
 
 def _close(context: Context) -> None:
@@ -227,8 +219,9 @@ def _draft_offload(o: EngineOptions) -> Offload:
     return Offload(_layers(o.draft_gpu_layers), o.draft_device, o.main_gpu)
 
 
-def _target_context(o: EngineOptions) -> ContextOptions:
+def _target_context(o: EngineOptions, header: Header) -> ContextOptions:
     return ContextOptions(
+        snapshots=snapshots(header, o),
         n_ctx=o.tokens,
         n_seq=o.parallel,
         n_batch=o.batch_size,

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from spec_local.llama.checkpoints import SAVED_STATES
 from spec_local.llama.devices import Device, offload_devices
 from spec_local.models_manifest import (
     Header,
@@ -31,6 +32,20 @@ _STEP = 256
 """llama.cpp keeps cells of a cache in such steps."""
 _WORTH_READING = 0.1
 """Part of a file's weights that must be repacked for it to be read instead of mapped, which takes a little longer."""
+_WITH_SNAPSHOTS = {
+    "qwen35",
+    "qwen35moe",
+    "qwen4exp",
+    "deepseek4",
+    "nemotron_h",
+    "nemotron_h_moe",
+    "bailingmoe3",
+    "lfm2",
+}
+_WITH_SNAPSHOTS |= {"lfm2moe", "kimi-k3", "glm5-next"}
+"""Architectures whose older states llama.cpp keeps (`llm_arch_supports_rs_rollback`); others go back to saved ones."""
+_SNAPSHOT_BYTES = 512 * 2**20
+"""Most memory for those older states; a draft that is longer goes back to a saved state."""
 _SHARE = 0.8
 """Part of the free memory `auto` takes; the rest belongs to whatever else runs here."""
 
@@ -215,6 +230,14 @@ def free_room(devices: Iterable[Device] = ()) -> Room:
     return Room(host, int(psutil.swap_memory().free), _address_space(), free, shared)
 
 
+def snapshots(header: Header, o: EngineOptions) -> int:
+    """Older states that a target with a running state should keep of its last pass: as many as may be rejected."""
+    state = recurrent_bytes(header)
+    if not state or o.parallel > 1 or header.architecture not in _WITH_SNAPSHOTS:
+        return 0
+    return min(max(o.longest_draft, o.pad_width - 1, 0), _SNAPSHOT_BYTES // state)
+
+
 def _estimate(
     options: EngineOptions, target: Header, draft: Header | None, room: Room, layers: dict[str, int]
 ) -> MemoryPlan:
@@ -235,7 +258,8 @@ def _of(
     offloaded = count + 1 if layers < 0 else min(layers, count + 1)
     # One cache serves all sequences, so that its cells are those of one context times their number.
     cells = (n_ctx + (o.pad_width if role == "target" else 0)) * o.parallel
-    cache = kv_bytes(header, cells, *types) + recurrent_bytes(header, o.parallel)
+    older = SAVED_STATES + (snapshots(header, o) if role == "target" else 0)
+    cache = kv_bytes(header, cells, *types) + recurrent_bytes(header, o.parallel, older)
     batch = max(o.batch_size, rows)
     compute = compute_bytes(header, cells, batch, o.flash_attn != "off", rows, rows)
     on_devices = 0
@@ -243,7 +267,7 @@ def _of(
         share = min(offloaded, count) / max(1, count)
         on_devices = split_weights(header, offloaded).device + int(share * cache) + compute
     copies = repacked_bytes(header, offloaded)
-    mapped = copies < _WORTH_READING * header.tensor_bytes
+    mapped = copies < _WORTH_READING * header.tensor_bytes if o.mmap == "auto" else o.mmap == "on"
     return ModelMemory(
         role=role,
         weights=header.tensor_bytes,

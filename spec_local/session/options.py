@@ -48,6 +48,9 @@ class EngineOptions(BaseModel):
     split_mode: Literal["none", "layer", "row"] = "layer"
     tensor_split: tuple[float, ...] = ()
     flash_attn: Literal["auto", "on", "off"] = "auto"
+    mmap: Literal["auto", "on", "off"] = "auto"
+    """Map model files or read them; auto maps where that takes less memory. A mapped file that is cut while it is in
+    use ends the program, a file that was read does not matter any more."""
     cache_type_k: CacheType = "f16"
     cache_type_v: CacheType = "f16"
     draft_cache_type_k: CacheType = "f16"

@@ -57,7 +57,7 @@ def json_schema(schema: str | Mapping[str, Any] | bool, origin: str = "The JSON 
 
     try:
         value = json.loads(schema) if isinstance(schema, str) else schema
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise GrammarError(f"{origin} is no JSON: {error}.") from None
     if not isinstance(value, dict | bool):
         raise GrammarError(f"{origin} is neither an object nor true.")

@@ -1,6 +1,7 @@
 """Chat templates: messages to the prompt text a model was trained on.
 
-A template is a Jinja program from inside a model file, so it runs in Jinja's immutable sandbox.
+A template is a Jinja program from inside a model file, a stranger's, so it runs in a sandbox (`session/sandbox.py`): it
+reaches nothing but the conversation, and ends in bounded time and space.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ CHATML = (
 """What is used, with a notice, for a model that brings no template."""
 
 
+_MOST_SOURCE = 2_000_000
+"""Characters; the longest templates of known models have fifty thousand."""
+_ANOTHER = "Supply another one with --chat-template FILE, or use --raw."
+
+
 class _Refused(Exception):
     """The template called `raise_exception`."""
 
@@ -46,7 +52,8 @@ class ChatTemplate:
 
     def __init__(self, source: str | None, bos: str = "", eos: str = "", origin: str = "the model file") -> None:
         from jinja2 import TemplateSyntaxError
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        from spec_local.session.sandbox import Sandbox
 
         self.notice = ""
         """A warning for the person, empty where all is well."""
@@ -55,9 +62,9 @@ class ChatTemplate:
             self.notice = "This model brings no chat template; ChatML is used (--chat-template FILE supplies another)."
         self._names = {"bos_token": bos, "eos_token": eos}
         self._origin = origin
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-        )
+        if len(source) > _MOST_SOURCE:
+            raise TemplateError(f"The chat template of {origin} is {len(source)} characters long.", _ANOTHER)
+        environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
         environment.globals["raise_exception"] = _refuse
         environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
         environment.filters["tojson"] = _tojson
@@ -65,9 +72,10 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except TemplateSyntaxError as error:
             raise TemplateError(
-                f"The chat template of {origin} has a syntax error in line {error.lineno}: {error.message}.",
-                "Supply another one with --chat-template FILE, or use --raw.",
+                f"The chat template of {origin} has a syntax error in line {error.lineno}: {error.message}.", _ANOTHER
             ) from error
+        except (RecursionError, MemoryError, ValueError, OverflowError) as error:  # nested too deeply, numbers too long
+            raise TemplateError(f"The chat template of {origin} cannot be compiled: {error}.", _ANOTHER) from error
 
     def render(self, messages: Sequence[Message], *, continue_last: bool = False) -> tuple[str, str]:
         """The prompt text, up to where the assistant speaks.
@@ -99,13 +107,16 @@ class ChatTemplate:
     def _render(self, messages: Sequence[Message], continue_last: bool) -> str:
         from jinja2 import TemplateError as JinjaError
 
+        from spec_local.session.sandbox import render_bounded
+
         try:
-            text = self._template.render(
-                messages=[dict(message) for message in messages],
-                add_generation_prompt=not continue_last,
-                tools=None,
+            names = {
+                "messages": [dict(message) for message in messages],
+                "add_generation_prompt": not continue_last,
+                "tools": None,
                 **self._names,
-            )
+            }
+            text = render_bounded(self._template, names)
         except _Refused:
             raise
         except (
@@ -116,10 +127,10 @@ class ChatTemplate:
             LookupError,
             AttributeError,
             RecursionError,
+            MemoryError,
         ) as error:
             raise TemplateError(
-                f"The chat template of {self._origin} fails: {error}.",
-                "Supply another one with --chat-template FILE, or use --raw.",
+                f"The chat template of {self._origin} fails: {str(error) or type(error).__name__}.", _ANOTHER
             ) from error
         if continue_last and messages:
             content = messages[-1]["content"].rstrip()

@@ -300,6 +300,7 @@ class AdaptiveController:
         if len(passes) <= self.longest:  # so many sequences that the table ends
             seconds, context = self.costs.target.seconds, plan.seat.context
             passes = [seconds(first + k, context) for k in range(self.longest + 1)]
+        passes[1:] = [after + self.costs.rollback_s for after in passes[1:]]
         return [speed * (after - before) for before, after in pairwise(passes)]
 
     def _best_length(self, plan: Plan, rates: Sequence[float]) -> tuple[int, float]:

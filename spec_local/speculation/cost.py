@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from spec_local.language_model import Memory, MemoryKind
+
 CLAMP = 0.25
 """Largest relative innovation one sample may bring."""
 SCALE_WEIGHT = 0.1
@@ -20,6 +22,8 @@ SHAPE_WEIGHT = 0.03
 """Weight of one sample in the shape at the rows it measured: slower, since what slows one width mostly slows all."""
 ROWS = 64
 """Curves are tabulated for 1..ROWS rows, and go on with their last slope beyond."""
+_READ_AGAIN = 2
+"""Accepted tokens that a target with saved states reads again after a rejection, about."""
 STALE_SCALE, STALE_SHAPE = 1.6, 1.35
 """Factors by which rounds may disagree with the measurement before it should be made again."""
 TILES, TILE_GAIN, TILE_LOSS = (8, 4, 2), 0.95, 1.03
@@ -141,11 +145,21 @@ class CostProfile:
     """None where there is no draft model."""
     identity: dict[str, str] = field(default_factory=dict)
     """What the profile belongs to (machine, build, files); compared by whoever loads it."""
+    rollback_s: float = 0.0
+    """Seconds that a round with a draft takes besides its rows, where the target's memory cannot simply be cut: saving
+    its state, going back to it, reading accepted tokens again. Found at every load, never saved."""
 
     @property
     def stale(self) -> bool:
         """Whether it should be measured again; see `Curve.stale`."""
         return self.target.stale or (self.draft is not None and self.draft.stale)
+
+    def with_memory(self, memory: Memory) -> CostProfile:
+        """This profile, with what a rejected draft costs where the target remembers its tokens like that."""
+        if memory.kind is MemoryKind.CHECKPOINTS:  # what was accepted is read again in the next pass
+            again = self.target.seconds(1 + _READ_AGAIN) - self.target.seconds(1)
+            self.rollback_s = memory.seconds + max(0.0, again)
+        return self
 
     def break_even(self, rows: int = 1, sequences: int = 1, context: int = 0, longest: int = 16) -> float:
         """Least constant acceptance at which drafting any number of tokens pays; 1.0 where none does.

@@ -26,6 +26,8 @@ from spec_local.speculation.controller import Controller, Offer, Outcome, Plan, 
 from spec_local.speculation.round import Round
 from spec_local.speculation.sequence import Sequence
 
+_READ_ALONG = 8
+"""Accepted tokens at most that a round reads again along with its own; more are read first."""
 Guess = Callable[[Many[int], int], Many[int]]
 """See `DraftRequest.guess`."""
 
@@ -53,7 +55,7 @@ class Speculator:
         self.target = target
         self.drafters = dict(drafters)
         self.controller = controller
-        self.max_rows = max_rows
+        self.max_rows = min(max_rows, target.n_batch)
         self.off: dict[str, str] = {}
         """Drafters that had to be given up, with the reason."""
         self._clock = clock
@@ -75,6 +77,7 @@ class Speculator:
         """
         self._forget(sequence.slot, self._cache.shared(sequence.slot, sequence.tokens[:-1]))
         kept = self._fill(sequence, progress)
+        self._cache.mark(sequence.slot)  # what another answer, or the next turn, may come back to
         if sequence.speculate and any(isinstance(drafter, ModelDrafter) for drafter in self.drafters.values()):
             self._open(sequence)
         return kept
@@ -110,22 +113,23 @@ class Speculator:
         active = [sequence for sequence in sequences if sequence.finish is None]
         if not active:
             return []
-        for s in active:
-            if not self._cache.holds(s.slot, len(s.tokens) - 1):  # a cut or a pass failed and cost what was there
-                self._fill(s)
+        lags = [self._lag(s, self.max_rows // len(active)) for s in active]
         started = self._clock()
 
         # Draft. Text drafts cost nothing, so they are made first and offered; a model runs only where it was chosen.
-        offers, text_s = self._offers(active)
+        offers, text_s = self._offers(active, lags)
         seats = [Seat(s.pace, offer, len(s.tokens) - 1) for s, offer in zip(active, offers, strict=True)]
         plans = [_certain(plan) for plan in self.controller.plan(seats)]
         drafts, made, model_s = self._draft(active, plans)
 
         # Verify. One pass; row 0 of a sequence follows its last token, row i follows x_i.
         chunks = [
-            Chunk(s.slot, [s.tokens[-1], *draft.tokens], 1 + len(draft))
-            for s, draft in zip(active, drafts, strict=True)
+            Chunk(s.slot, [*s.tokens[-lag:], *draft.tokens], 1 + len(draft))
+            for s, lag, draft in zip(active, lags, drafts, strict=True)
         ]
+        for s, draft in zip(active, drafts, strict=True):
+            if draft.tokens:
+                self._cache.mark(s.slot, len(draft))
         before_verify = self._clock()
         logits = self._cache.decode(chunks)
         verify_s = self._clock() - before_verify
@@ -138,12 +142,12 @@ class Speculator:
         draft_s = text_s + model_s
         host_s = self._clock() - started - draft_s - verify_s
         outcomes = []
-        for s, plan, draft, drafted, (accepted, tested, emitted) in zip(
-            active, plans, drafts, made, counts, strict=True
+        for s, plan, draft, chunk, drafted, (accepted, tested, emitted) in zip(
+            active, plans, drafts, chunks, made, counts, strict=True
         ):
             record = Round(
                 source=draft.source if drafted else NO_SOURCE,
-                width=1 + len(draft),
+                width=len(chunk.tokens),
                 drafted=drafted,
                 tested=tested,
                 accepted=accepted,
@@ -160,10 +164,26 @@ class Speculator:
         self.controller.observe(outcomes)
         return [outcome.round for outcome in outcomes]
 
-    def _offers(self, active: Many[Sequence]) -> tuple[list[dict[str, Offer]], float]:
+    def _lag(self, s: Sequence, share: int) -> int:
+        """Tokens that the coming pass must read before it can draft: the last one alone, in most rounds.
+
+        Where the target's memory could only be cut to a mark, those accepted behind it are read along: a pass of their
+        own would cost as much as the round. Where many are missing, they are read first.
+        """
+        held = len(self._cache.tokens(s.slot))
+        lag = len(s.tokens) - held
+        if self._cache.holds(s.slot, held):
+            if lag == 1:
+                return 1
+            if 1 < lag <= min(_READ_ALONG, share) and self._cache.shared(s.slot, s.tokens) == held:
+                return lag
+        self._fill(s)
+        return 1
+
+    def _offers(self, active: Many[Sequence], lags: Many[int]) -> tuple[list[dict[str, Offer]], float]:
         """What every drafter could give every sequence, and the seconds spent on drafts already made."""
-        share = self.max_rows // len(active) - 1
-        rooms = [min(s.remaining - 1, share) if s.speculate else 0 for s in active]
+        share = self.max_rows // len(active)
+        rooms = [min(s.remaining - 1, share - lag) if s.speculate else 0 for s, lag in zip(active, lags, strict=True)]
         offers: list[dict[str, Offer]] = [{} for _ in active]
         started = self._clock()
         for i, s in enumerate(active):  # what a grammar makes certain is free and sure: nobody else need be asked
@@ -274,26 +294,24 @@ class Speculator:
         return kept
 
     def _trim(self, s: Sequence) -> None:
-        """Cut the target's cache to `tokens[:-1]`; one that cannot be cut is read again before the next round."""
+        """Cut the target's cache to `tokens[:-1]`, or to the mark before; what lacks is read with the next round."""
         try:
             self._cut(s.slot, len(s.tokens) - 1)
         except BackendError as error:
             s.fail(error)
 
     def _cut(self, slot: int, length: int) -> int:
-        """Cut the target's cache to `length` tokens, or to none where it cannot be cut; returns what is left.
+        """Cut the target's cache to `length` tokens, or fewer where its memory wants it so; returns what is left.
 
         Raises:
             CacheError: It cannot even be emptied.
         """
         try:
-            self._cache.cut(slot, length)
+            return self._cache.cut(slot, length)
         except CacheError as error:
             for source in list(self.drafters):
                 self.give_up(source, f"the target's cache cannot be cut back: {error.message}")
-            length = 0
-            self._cache.cut(slot, length)
-        return length
+            return self._cache.cut(slot, 0)
 
     def _forget(self, slot: int, length: int) -> None:
         """Tell all drafters that the history of `slot` is now only its first `length` tokens."""

@@ -258,11 +258,13 @@ def test_errors_show_the_path_unmangled(unusual, answer):
 # -- besides -------------------------------------------------------------------------------------------------------
 
 
-def test_a_recurrent_target_is_never_drafted_for(tmp_path, draft, answer):
+def test_a_recurrent_target_says_how_it_is_cut_back_and_answers_the_same(tmp_path, draft, answer):
     path = write_recurrent(tmp_path / "r.gguf")
-    said = json.loads(answer("-m", path, "-d", "text", "--json").out)
-    assert said["speculation"]["state"] == "off"
-    assert "cannot be cut back" in said["speculation"]["reason"]
+    plain = json.loads(answer("-m", path, "-d", "none", "--json", "--seed", 3).out)
+    said = json.loads(answer("-m", path, "-d", "text", "--draft-length", 4, "--json", "--seed", 3).out)
+    assert said["speculation"]["state"] == "on"
+    assert said["model"]["caches"] == {"target": "checkpoints", "draft": None}
+    assert said["token_ids"] == plain["token_ids"]
 
 
 def test_an_engine_of_automatic_size_knows_its_size(target):

@@ -119,7 +119,7 @@ def test_weights_may_be_read_again_but_the_cache_may_not_be_lost(target):
 
 def test_recurrent_models_have_a_state_and_no_cache(tmp_path):
     found = plan(EngineOptions(), read_header(write_recurrent(tmp_path / "r.gguf")), None, Room(GB)).models[0]
-    assert 0 < found.cache < 100_000
+    assert 0 < found.cache < 200_000  # the state, and four saved ones
 
 
 def test_a_container_limit_counts(tmp_path):

@@ -135,7 +135,7 @@ def test_show_finds_drafts_on_this_machine(run, target, draft):
 
 def test_show_says_what_cannot_be_drafted_for(run, tmp_path):
     path = write_recurrent(tmp_path / "r.gguf")
-    assert "2 of them recurrent: its state cannot be cut back" in run("show", path)[1]
+    assert "2 of them recurrent: its state is saved before each draft" in run("show", path)[1]
     assert json.loads(run("show", path, "--json")[1])["recurrent"] is True
 
 

@@ -419,32 +419,6 @@ def test_a_broken_template_is_reported_at_load(open_engine: Load, tiny_folder: P
             open_engine(chat_template=str(template))
 
 
-def test_a_recurrent_target_answers_without_speculation_and_says_why(open_engine: Load, tiny_recurrent: Path) -> None:
-    engine = open_engine(tiny_recurrent, "text", pad_width=0)
-    first = engine.generate(PROMPT, sampling=_sampling())
-    assert (first.speculation_state, len(first.token_ids)) == ("off", 40)
-    assert "cannot be cut back" in first.speculation_reason
-    again = engine.generate(PROMPT, sampling=_sampling())
-    other = engine.generate(PROMPT[:20], sampling=_sampling())
-    third = engine.generate(PROMPT, sampling=_sampling())
-    fresh = open_engine(tiny_recurrent, "none", pad_width=0).generate(PROMPT[:20], sampling=_sampling())
-    assert first.token_ids == again.token_ids == third.token_ids
-    assert other.token_ids == fresh.token_ids
-    with pytest.raises(UsageError, match="cannot be padded"):
-        open_engine(tiny_recurrent, "text", pad_width=8)
-
-
-def test_a_recurrent_draft_is_set_aside_with_a_notice(open_engine: Load, tiny_recurrent: Path) -> None:
-    expected = open_engine(draft="none").generate(PROMPT, sampling=_sampling())
-    for length in (4, "auto"):
-        engine = open_engine(draft=tiny_recurrent, draft_length=length)
-        assert any("draft model is not used" in notice for notice in engine.notices)
-        result = engine.generate(PROMPT, sampling=_sampling())
-        assert result.token_ids == expected.token_ids
-        assert result.model["draft"] is None
-        assert "model" not in result.statistics.sources
-
-
 @pytest.mark.parametrize("role", ["target", "draft"])
 def test_a_cut_that_fails_at_run_time(open_engine: Load, monkeypatch: pytest.MonkeyPatch, role: str) -> None:
     """The start-up probe saw nothing; the first refused cut switches the drafting off, and the text is right."""

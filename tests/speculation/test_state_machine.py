@@ -13,6 +13,7 @@ from toy_runs import (
     GREEDY,
     VOCABULARY,
     WARM,
+    check_caches,
     check_round,
     draft_model,
     make_sequence,
@@ -23,12 +24,19 @@ from toy_runs import (
 
 from spec_local.drafting.model import ModelDrafter
 from spec_local.errors import Aborted, BackendError
+from spec_local.language_model import Memory, MemoryKind
 from spec_local.speculation.controller import FixedController
 from spec_local.speculation.sequence import Sequence
 from spec_local.speculation.speculator import Speculator
 
 SLOTS = 2
 SAMPLINGS: tuple[dict[str, Any], ...] = (GREEDY, WARM, {**WARM, "repeat_penalty": 1.6, "penalty_last_n": 5})
+MEMORIES = (
+    Memory(),
+    Memory(MemoryKind.CHECKPOINTS),
+    Memory(MemoryKind.SNAPSHOTS, depth=9),
+    Memory(MemoryKind.SNAPSHOTS, depth=3),
+)
 
 
 class Drawn(FixedController):
@@ -51,11 +59,17 @@ class Machine(RuleBasedStateMachine):
         self.last: dict[int, list[int]] = {}
 
     @initialize(
-        n_batch=st.integers(8, 40), draft_batch=st.integers(2, 40), draft_ctx=st.integers(10, 200), loses=st.booleans()
+        n_batch=st.integers(8, 40),
+        draft_batch=st.integers(2, 40),
+        draft_ctx=st.integers(10, 200),
+        loses=st.booleans(),
+        memories=st.tuples(st.sampled_from(MEMORIES), st.sampled_from(MEMORIES)),
     )
-    def begin(self, n_batch: int, draft_batch: int, draft_ctx: int, loses: bool) -> None:
-        self.target = target_model(slots=SLOTS, n_batch=n_batch)
-        self.draft = draft_model(slots=SLOTS, n_batch=draft_batch, n_ctx=draft_ctx)
+    def begin(
+        self, n_batch: int, draft_batch: int, draft_ctx: int, loses: bool, memories: tuple[Memory, Memory]
+    ) -> None:
+        self.target = target_model(slots=SLOTS, n_batch=n_batch, memory=memories[0])
+        self.draft = draft_model(slots=SLOTS, n_batch=draft_batch, n_ctx=draft_ctx, memory=memories[1])
         self.target.loses_cache = self.draft.loses_cache = loses
         self.controller = Drawn()
         drafters = {"model": ModelDrafter(self.draft), **text_drafter(), "junk": junk(VOCABULARY, beyond=3)}
@@ -103,9 +117,10 @@ class Machine(RuleBasedStateMachine):
             assert all(len(s.tokens) == before[s.slot] for s in sequences)
             return
         for sequence, record in zip(active, records, strict=True):
-            check_round(record, len(sequence.tokens) - before[sequence.slot], sequence)
+            again = not self.target.memory.free
+            check_round(record, len(sequence.tokens) - before[sequence.slot], sequence, again)
             if sequence.finish is None:
-                assert self.target.caches[sequence.slot] == sequence.tokens[:-1]
+                check_caches(self.engine, sequence)
 
     @rule(error=st.sampled_from([Aborted, BackendError]), ahead=st.integers(0, 2))
     def let_the_target_fail(self, error: type[Exception], ahead: int) -> None:

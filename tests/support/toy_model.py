@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spec_local.errors import Aborted, BackendError, CacheError
-from spec_local.language_model import Chunk, Logits
+from spec_local.language_model import Chunk, Logits, Memory, MemoryKind
 
 
 class Table:
@@ -66,11 +66,18 @@ class ToyModel:
         n_ctx: int = 512,
         n_batch: int = 64,
         slots: int = 4,
+        memory: Memory | None = None,
     ) -> None:
         self.logits = logits
         self.n_vocab = n_vocab
         self.n_ctx = n_ctx
         self.n_batch = n_batch
+        self.memory = memory or Memory()
+        """A running state is strict here: what was not marked, and is in no snapshot, cannot be cut to."""
+        self.marks: list[dict[int, bool]] = [{} for _ in range(slots)]
+        """By slot: marked lengths, and whether they are for later turns."""
+        self.undo = [0] * slots
+        """By slot: tokens of the last pass that snapshots hold."""
         self.caches: list[list[int]] = [[] for _ in range(slots)]
         self.calls: list[list[Chunk]] = []
         """Every pass that was asked for, failed ones included."""
@@ -117,11 +124,14 @@ class ToyModel:
             if self.loses_cache:
                 for chunk in chunks:
                     self.caches[chunk.seq].clear()
+                    self.marks[chunk.seq].clear()
+                    self.undo[chunk.seq] = 0
             raise self.failures[index]
         self._rows = np.empty((sum(chunk.rows for chunk in chunks), self.n_vocab), np.float32)
         views, at = [], 0
         for chunk in chunks:
             cache = self.caches[chunk.seq]
+            self.undo[chunk.seq] = min(self.memory.depth, len(chunk.tokens) - 1)
             view = self._rows[at : at + chunk.rows]
             for i, token in enumerate(chunk.tokens):
                 cache.append(token)
@@ -138,6 +148,7 @@ class ToyModel:
         assert 0 < length <= len(self.caches[source])
         self.copies.append((source, target, length))
         self.caches[target].clear()
+        assert self.memory.free, "a running state was copied in part"
         if self.trim_mode != "works":
             raise CacheError("the toy copies no parts")
         self.caches[target].extend(self.caches[source][:length])
@@ -145,12 +156,32 @@ class ToyModel:
     def length(self, seq: int) -> int:
         return len(self.caches[seq])
 
+    def mark(self, seq: int, ahead: int | None = None) -> None:
+        running = self.memory.kind in (MemoryKind.SNAPSHOTS, MemoryKind.CHECKPOINTS)
+        if not running or not self.caches[seq] or (ahead is not None and ahead <= self.memory.depth):
+            return
+        kept = {at: lasting for at, lasting in self.marks[seq].items() if lasting or ahead is None}
+        length = len(self.caches[seq])
+        self.marks[seq] = {**kept, length: kept.get(length, False) or ahead is None}
+
+    def foothold(self, seq: int, length: int) -> int:
+        held = len(self.caches[seq])
+        if self.memory.free or length >= held:
+            return max(0, min(length, held))
+        if self.memory.kind is MemoryKind.SNAPSHOTS and held - length <= self.undo[seq]:
+            return max(0, length)
+        return max((at for at in self.marks[seq] if at <= length), default=0)
+
     def trim(self, seq: int, length: int) -> None:
         cache = self.caches[seq]
         assert 0 <= length <= len(cache), f"cut to {length} of {len(cache)}"
         self.trims.append((seq, length))
         if length == len(cache):
             return
+        if length and self.foothold(seq, length) != length:
+            raise CacheError(f"the toy holds no state of {length} tokens")
+        self.undo[seq] = 0
+        self.marks[seq] = {at: lasting for at, lasting in self.marks[seq].items() if at <= length}
         if self.trim_mode == "never" or (self.trim_mode == "refuses" and length):
             raise CacheError(f"the toy refuses to be cut to {length} tokens")
         if self.trim_mode == "lies" and length:

@@ -241,12 +241,12 @@ def test_the_command_prints_json_and_says_1_when_something_is_wrong(
     assert found["problems"][0].keys() == {"check", "kind", "message"}
 
 
-def test_a_target_that_is_never_decoded_speculatively_is_refused_in_a_sentence(
+def test_a_target_with_a_running_state_is_refused_in_a_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write_recurrent(tmp_path / "recurrent.gguf")
     assert main(["verify", "--quick", "-m", str(path), "-d", "text", "--threads", "1", "--n-ctx", "256"]) == 2
-    assert "There is nothing to verify: the cache of recurrent.gguf cannot be cut back" in capsys.readouterr().err
+    assert "There is nothing to verify this way: recurrent.gguf keeps a running state" in capsys.readouterr().err
 
 
 def test_an_adversary_and_the_text_itself_need_no_draft_model(tiny_target: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from spec_local.cli.exit_codes import ExitCode
 from spec_local.cli.models.output import columns, counted, print_json
+from spec_local.cli.terminal import say
 from spec_local.models_manifest import ListedModel, Pair, list_models, load_catalogue, requantised_path, show_bytes
 
 
@@ -51,7 +52,7 @@ def run_where(arguments: Any) -> int:
     if arguments.json:
         print_json({"path": str(path), "origin": None if found is None else found.origin})
     else:
-        print(path)
+        say(path)
     return ExitCode.OK
 
 

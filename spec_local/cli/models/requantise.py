@@ -12,7 +12,7 @@ from spec_local.cli.exit_codes import ExitCode
 from spec_local.cli.interrupt import Interrupt
 from spec_local.cli.loading import progress_bar
 from spec_local.cli.models.output import print_json
-from spec_local.cli.terminal import harmless
+from spec_local.cli.terminal import harmless, say
 from spec_local.errors import ModelError, UsageError
 from spec_local.llama.quantise import TYPES, quantise
 from spec_local.models_manifest import Header, read_header, requantised_path, resolve_model, show_bytes
@@ -41,7 +41,7 @@ def run_requantise(arguments: Any) -> int:
     if arguments.json:
         print_json({"name": spec, "path": str(target), "bytes": size, "made": made})
         return ExitCode.OK
-    print(target)
+    say(target)
     print(harmless(f"Use it with -m {spec} or -d {spec} ({show_bytes(size)})."), file=sys.stderr)
     if header.quantisation not in ("F32", "F16", "BF16"):
         source = f"It was made of {header.quantisation}, not of the full weights"

@@ -7,6 +7,7 @@ from typing import Any
 from spec_local.cli.exit_codes import ExitCode
 from spec_local.cli.models.advice import faster_draft
 from spec_local.cli.models.output import counted, labelled, print_json
+from spec_local.cli.terminal import say
 from spec_local.errors import ModelError, SpecLocalError
 from spec_local.models_manifest import (
     Header,
@@ -36,7 +37,7 @@ def run_show(arguments: Any) -> int:
     if arguments.template:
         if header.chat_template is None:
             raise ModelError(f"{found.path} has no chat template.", "ChatML is used instead.")
-        print(header.chat_template)
+        say(header.chat_template)
         return ExitCode.OK
     drafts = possible_drafts(header)
     pairs = _pairs(found.entry)
@@ -45,7 +46,7 @@ def run_show(arguments: Any) -> int:
     if arguments.json:
         print_json(_as_dict(found, header, drafts, pairs, memory, advice))
         return ExitCode.OK
-    print(found.name)
+    say(found.name)
     lines = _lines(found, header, drafts, pairs, memory, advice)
     lines += list(scalars(header).items()) if arguments.metadata else []
     for label, text in lines:
@@ -205,7 +206,7 @@ def _kind(header: Header) -> str:
     """How its layers remember, as far as it matters for cutting the cache back."""
     layers = header.layers
     if header.is_recurrent:
-        return f", {sum(layers.recurrent)} of them recurrent: its state cannot be cut back, so nothing is drafted"
+        return f", {sum(layers.recurrent)} of them recurrent: its state is saved before each draft, and gone back to"
     if layers.sliding_window:
         return f", {sum(layers.sliding)} of them with a window of {layers.sliding_window} tokens"
     return ", all of them with full attention"

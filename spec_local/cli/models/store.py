@@ -10,7 +10,7 @@ from spec_local.cli.exit_codes import ExitCode
 from spec_local.cli.interrupt import Interrupt, InThread
 from spec_local.cli.loading import pull_model
 from spec_local.cli.models.output import counted, print_json
-from spec_local.cli.terminal import harmless, is_terminal
+from spec_local.cli.terminal import harmless, is_terminal, say
 from spec_local.errors import UsageError
 from spec_local.models_manifest import add_model, list_models, load_catalogue, remove_model, show_bytes
 
@@ -20,7 +20,7 @@ def run_pull(arguments: Any) -> int:
     with Interrupt() as interrupt:
         interrupt.on_first = _raise_interrupt
         for path in InThread(lambda: iter([pull_model(arguments.name, arguments.offline)])):
-            print(path)
+            say(path)
     return ExitCode.OK
 
 
