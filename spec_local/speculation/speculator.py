@@ -84,7 +84,7 @@ class Speculator:
 
     def _open(self, s: Sequence) -> None:
         """Have the draft model read the prompt, where it would have to in the first round."""
-        (offers,), _ = self._offers([s])
+        (offers,), _ = self._offers([s], [self._lag(s, self.max_rows)])
         source = self.controller.opens(Seat(s.pace, offers, len(s.tokens) - 1))
         drafter = self.drafters.get(source)
         if isinstance(drafter, ModelDrafter) and GRAMMAR_SOURCE not in offers:

@@ -82,3 +82,25 @@ def test_a_saved_profile_comes_back() -> None:
 def test_what_is_no_profile_is_refused(damaged: dict[str, object]) -> None:
     with pytest.raises(ValueError):
         CostProfile.from_dict(damaged)
+
+
+def test_passes_are_filled_up_to_whole_tiles_where_that_is_faster() -> None:
+    """Measured: a last tile of one row costs more than the full tile."""
+    points = {1: 0.148, 2: 0.212, 3: 0.389, 4: 0.314, 5: 0.461, 6: 0.392, 7: 0.546, 8: 0.473, 12: 0.677, 16: 0.838}
+    curve = Curve(points)
+    assert [curve.width(n) for n in range(1, 10)] == [1, 2, 4, 4, 6, 6, 8, 8, 10]
+    assert curve.seconds(3) == curve.seconds(4) == pytest.approx(0.314)
+    assert curve.seconds(9) == curve.seconds(10) == pytest.approx(0.575)
+    assert not CostProfile(curve).stale
+    for _ in range(200):
+        curve.update(3, 1.2 * 0.314)
+        curve.update(1, 0.148)
+    assert curve.seconds(3) == curve.seconds(4) == pytest.approx(1.2 * 0.314, rel=0.05)
+    again = CostProfile.from_dict(json.loads(json.dumps(CostProfile(curve).as_dict())))
+    assert again.target.width(5) == 6
+
+
+def test_one_slow_width_is_no_tile() -> None:
+    assert all(Curve(_POINTS).width(n) == n for n in range(1, ROWS))
+    flat = {n: 0.1 + 0.001 * n for n in (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)}
+    assert all(Curve(flat).width(n) == n for n in range(1, ROWS))

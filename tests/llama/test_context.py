@@ -15,7 +15,7 @@ from tiny_gguf import N_VOCAB, write_transformer
 from spec_local.errors import Aborted, BackendError, CacheError, UsageError
 from spec_local.language_model import Chunk
 from spec_local.llama.context import Context, ContextOptions
-from spec_local.llama.model import Model
+from spec_local.llama.model import Model, Offload
 
 TOKENS = [84, 104, 101, 32, 97, 98, 99, 100, 200, 13, 7]
 
@@ -322,3 +322,28 @@ def test_too_large_a_context_is_a_sentence(model: Model, make: Make, monkeypatch
     with pytest.raises(BackendError, match=r"cannot make a context of 64 tokens for target\.gguf") as caught:
         make()
     assert "--n-ctx" in caught.value.hint
+
+
+def test_a_pass_is_filled_up_where_there_is_room_and_the_rows_are_the_same(tiny_target: Path) -> None:
+    tokens = [5, 6, 7, 8, 9]
+    with Model(tiny_target, Offload(devices=("none",))) as model:
+        plain = Context(model, ContextOptions(n_ctx=32, max_rows=8, threads=1))
+        filled = Context(model, ContextOptions(n_ctx=32, max_rows=8, threads=1))
+        asked: list[int] = []
+        filled.width = lambda n: asked.append(n) or -(-n // 4) * 4  # type: ignore[func-returns-value]
+        try:
+            for context in (plain, filled):
+                context.decode([Chunk(0, tokens, 0)])  # a prefill is not filled up
+            assert asked == []
+            for rows in (3, 8, 5):
+                (expected,), (found,) = (c.decode([Chunk(0, tokens[:1] * rows, rows)]) for c in (plain, filled))
+                assert found.shape == (rows, model.vocabulary.size)
+                np.testing.assert_allclose(found, expected, atol=1e-4)
+                assert filled.length(0) == plain.length(0)
+            assert asked == [3, 8, 5]
+            filled.decode([Chunk(0, tokens * 2, 0)])  # 31 of 32 tokens: no room for rows of no use
+            filled.decode([Chunk(0, [3], 1)])
+            assert filled.length(0) == 32
+        finally:
+            plain.close()
+            filled.close()
