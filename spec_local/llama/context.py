@@ -84,7 +84,7 @@ class Context:
         self.passes = 0
         """Decode calls so far."""
         self.width: Callable[[int], int] = int
-        """Rows with which a pass over so many rows is evaluated, where there is room: set where filling up is faster."""
+        """Rows with which a pass over so many rows is evaluated, where there is room: set where more are faster."""
         forget_log()
         self._handle = self._lib.llama_init_from_model(model.handle, self._params(options))
         if not self._handle:

@@ -67,7 +67,7 @@ class ChatTemplate:
         environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
         environment.globals["raise_exception"] = _refuse
         environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
-        environment.filters["tojson"] = _tojson
+        environment.add_filter("tojson", _tojson)
         try:
             self._template = environment.from_string(source)
         except TemplateSyntaxError as error:

@@ -330,7 +330,12 @@ def test_a_pass_is_filled_up_where_there_is_room_and_the_rows_are_the_same(tiny_
         plain = Context(model, ContextOptions(n_ctx=32, max_rows=8, threads=1))
         filled = Context(model, ContextOptions(n_ctx=32, max_rows=8, threads=1))
         asked: list[int] = []
-        filled.width = lambda n: asked.append(n) or -(-n // 4) * 4  # type: ignore[func-returns-value]
+
+        def width(rows: int) -> int:
+            asked.append(rows)
+            return -(-rows // 4) * 4
+
+        filled.width = width
         try:
             for context in (plain, filled):
                 context.decode([Chunk(0, tokens, 0)])  # a prefill is not filled up
