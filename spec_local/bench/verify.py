@@ -37,7 +37,8 @@ PROMPTS = {
     ),
     "chat": "Describe a rainy evening in a small harbour town.",
 }
-PAD_WIDTH = 8
+PAD_WIDTH, QUICK_PAD_WIDTH = 8, 4
+"""Rows of every conformance pass, where the person does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +111,11 @@ def make_plan(engine: Engine, quick: bool, sampling: Sampling, pad_width: int = 
         engine: The engine to be checked.
         quick: Do less of everything.
         sampling: The sampling of ordinary answers; its limits and stops are replaced.
-        pad_width: Rows of every conformance pass; 0: 8. Drafts are as long as it allows.
+        pad_width: Rows of every conformance pass; 0: 8, or 4 with `quick`. Drafts are as long as it allows.
     """
     own = engine.complete(sampling)[0]
     tokens = 12 if quick else 32
-    width = max(2, pad_width or PAD_WIDTH)
+    width = max(2, pad_width or (QUICK_PAD_WIDTH if quick else PAD_WIDTH))
     longest = width - 1
 
     def limited(temperature: float, seed: int, count: int, **values: object) -> Sampling:
@@ -138,7 +139,7 @@ def make_plan(engine: Engine, quick: bool, sampling: Sampling, pad_width: int = 
         settings.append(Setting(PROMPTS["edit"], limited(0.0, 2, tokens), greedy_arms))
 
     drafting = FixedController(("model", "text"), 4)
-    count = 20 if quick else 64
+    count = 12 if quick else 64
     untruncated = limited(1.0, 13, count, top_k=0, top_p=1.0, min_p=0.0, typical_p=1.0)
     live = [
         LiveRun("as configured, T 0", PROMPTS["code"], limited(0.0, 11, count), None),
@@ -169,7 +170,7 @@ def verify(
         engine: A loaded engine without padding; it can answer again afterwards.
         quick: Under a minute on two cores with the default pair, instead of several.
         sampling: How ordinary answers are drawn; None: as the model recommends.
-        pad_width: Rows of every conformance pass; 0: 8.
+        pad_width: Rows of every conformance pass; 0: 8, or 4 with `quick`.
         plan: What to run; None: what `make_plan` says.
         report: Told what is being done.
         cancelled: Asked between rounds; True stops.
