@@ -87,7 +87,8 @@ def main() -> int:
             started = time.perf_counter()
             for i in range(arguments.count):
                 name = names[i % len(names)]
-                sampling = Sampling(temperature=0.8 if i % 2 else 0.0, seed=i, max_tokens=arguments.max_tokens)
+                warm = i // len(names) % 2 == 1  # every schema at both temperatures
+                sampling = Sampling(temperature=0.8 if warm else 0.0, seed=i, max_tokens=arguments.max_tokens)
                 prompt = f"{SCHEMAS[name][0]} Answer in JSON. ({i // len(names)})"
                 result = engine.generate(prompt, sampling=sampling, structure=structures[name])
                 tally.add(result.rounds)
