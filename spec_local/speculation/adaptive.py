@@ -60,7 +60,7 @@ CREDIT_START, CREDIT_RATE, CREDIT_MOST = 10.0, 0.01, 10.0
 """The account for trials, in tokens: at start, per emitted token, and at most."""
 HOPE = (0.0, 0.0, 0.02, 0.02, 0.03, 0.03, 0.05, 0.1, 0.1, 0.1, 0.15, 0.4)
 """Confidence that a draft model which is off may turn out to have."""
-HOPE_CHANCE, HOPE_ROUNDS = 0.25, 16
+HOPE_CHANCE, HOPE_ROUNDS = 0.25, 32
 """How likely that is, and the rounds in which it must earn what the trial costs."""
 
 
