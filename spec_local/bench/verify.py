@@ -114,7 +114,7 @@ def make_plan(engine: Engine, quick: bool, sampling: Sampling, pad_width: int = 
         pad_width: Rows of every conformance pass; 0: 8, or 4 with `quick`. Drafts are as long as it allows.
     """
     own = engine.complete(sampling)[0]
-    tokens = 12 if quick else 32
+    tokens = 8 if quick else 32
     width = max(2, pad_width or (QUICK_PAD_WIDTH if quick else PAD_WIDTH))
     longest = width - 1
 
@@ -139,7 +139,7 @@ def make_plan(engine: Engine, quick: bool, sampling: Sampling, pad_width: int = 
         settings.append(Setting(PROMPTS["edit"], limited(0.0, 2, tokens), greedy_arms))
 
     drafting = FixedController(("model", "text"), 4)
-    count = 12 if quick else 64
+    count = 10 if quick else 64
     untruncated = limited(1.0, 13, count, top_k=0, top_p=1.0, min_p=0.0, typical_p=1.0)
     live = [
         LiveRun("as configured, T 0", PROMPTS["code"], limited(0.0, 11, count), None),
