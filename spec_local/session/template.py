@@ -65,8 +65,7 @@ class ChatTemplate:
         if len(source) > _MOST_SOURCE:
             raise TemplateError(f"The chat template of {origin} is {len(source)} characters long.", _ANOTHER)
         environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
-        environment.globals["raise_exception"] = _refuse
-        environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
+        environment.globals |= {"raise_exception": _refuse, "strftime_now": strftime_now}
         environment.add_filter("tojson", _tojson)
         try:
             self._template = environment.from_string(source)
@@ -159,6 +158,11 @@ def merge_system(messages: Sequence[Message]) -> list[Message]:
 
 def _refuse(message: str) -> None:
     raise _Refused(message)
+
+
+def strftime_now(form: str) -> str:
+    """The present time, for templates that tell the model what day it is."""
+    return datetime.datetime.now().strftime(form)
 
 
 def _tojson(value: Any, indent: int | None = None, ensure_ascii: bool = False, **_: Any) -> str:
