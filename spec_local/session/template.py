@@ -30,6 +30,7 @@ CHATML = (
 
 _MOST_SOURCE = 2_000_000
 """Characters; the longest templates of known models have fifty thousand."""
+_MOST_INDENT = 64
 _ANOTHER = "Supply another one with --chat-template FILE, or use --raw."
 
 
@@ -168,4 +169,6 @@ def strftime_now(form: str) -> str:
 def _tojson(value: Any, indent: int | None = None, ensure_ascii: bool = False, **_: Any) -> str:
     import json
 
+    if isinstance(indent, str) and len(indent) > _MOST_INDENT:
+        raise ValueError(f"an indent of {len(indent)} characters")
     return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii)
