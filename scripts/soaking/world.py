@@ -25,7 +25,7 @@ SOURCES = (("model", "text"), ("text", "model"), ("model",), ("text",))
 STATUSES = {"no room": NO_ROOM, "stopped": ABORTED, "out of memory": OUT_OF_MEMORY, "failed": FAILED}
 
 
-@dataclass
+@dataclass(eq=False)
 class _Talk:
     """One slot's conversation and the answer on its way."""
 
