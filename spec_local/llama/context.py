@@ -225,11 +225,12 @@ class Context:
 
     def mark(self, seq: int, ahead: int | None = None) -> None:
         """See `LanguageModel.mark`: of a running state, a copy is saved."""
-        memory, length = self.memory, self.length(seq)
+        memory = self.memory
         if memory.kind in (MemoryKind.ANYWHERE, MemoryKind.NOWHERE) or self._handle is None:
             return
         if ahead is not None and (memory.free or max(ahead, self.options.pad_width - 1) <= memory.depth):
             return
+        length = self.length(seq)
         if self._padding.get(seq):
             self._remove(seq, length)
         self._checkpoints.save(seq, length, lasting=ahead is None)
