@@ -25,7 +25,7 @@ SOURCES = (("model", "text"), ("text", "model"), ("model",), ("text",))
 STATUSES = {"no room": NO_ROOM, "stopped": ABORTED, "out of memory": OUT_OF_MEMORY, "failed": FAILED}
 
 
-@dataclass
+@dataclass(eq=False)
 class _Talk:
     """One slot's conversation and the answer on its way."""
 
@@ -232,7 +232,7 @@ class World:
         for slot, talk in enumerate(self.talks):
             held = speculator._cache.tokens(slot)
             known = target.length(slot) == len(held)
-            check(3, known or target.length(slot) == 0, f"slot {slot} holds {target.length(slot)}, not {len(held)}")
+            check(3, known, f"slot {slot} holds {target.length(slot)}, not {len(held)}")
             if talk.generation is None or talk.generation.finished or not talk.generation.sequence.rounds:
                 continue
             tokens = talk.generation.sequence.tokens

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from spec_local.errors import CacheError
+from spec_local.errors import CacheError, SpecLocalError
 from spec_local.language_model import Chunk, LanguageModel, Logits, SharingModel
 
 _WORTH_SHARING = 16
@@ -110,7 +110,12 @@ class TokenCache:
         """`LanguageModel.decode`, booked."""
         for chunk in chunks:
             assert self.holds(chunk.seq, len(self.tokens(chunk.seq))), "the cache holds unknown tokens: cut it first"
-        rows = self.model.decode(chunks)
+        try:
+            rows = self.model.decode(chunks)
+        except SpecLocalError:  # a failed pass may have cost more than itself: what is gone is known to be gone
+            for chunk in chunks:
+                del self._held[chunk.seq][self.model.length(chunk.seq) :]
+            raise
         for chunk in chunks:
             self._held[chunk.seq].extend(chunk.tokens)
         return rows

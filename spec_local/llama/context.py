@@ -77,7 +77,9 @@ class Context:
         self.n_vocab: int = model.vocabulary.size
         self.n_ctx: int = options.n_ctx
         # One sequence only: a pass over several may move a state to another cell, which leaves its snapshots behind.
-        self._snapshots = options.snapshots if model.recurrent and options.n_seq == 1 else 0
+        # llama.cpp wants room for all of them and two tokens in a batch, which is never longer than the context.
+        most = options.n_ctx + options.pad_width - 2 if model.recurrent and options.n_seq == 1 else 0
+        self._snapshots = max(0, min(options.snapshots, most))
         least = (options.max_rows, options.pad_width, options.n_seq, self._snapshots + 2)
         self.n_batch: int = max(options.n_batch, *least)
         self._most_rows = max(options.max_rows, options.pad_width, options.n_seq)
@@ -223,11 +225,12 @@ class Context:
 
     def mark(self, seq: int, ahead: int | None = None) -> None:
         """See `LanguageModel.mark`: of a running state, a copy is saved."""
-        memory, length = self.memory, self.length(seq)
+        memory = self.memory
         if memory.kind in (MemoryKind.ANYWHERE, MemoryKind.NOWHERE) or self._handle is None:
             return
         if ahead is not None and (memory.free or max(ahead, self.options.pad_width - 1) <= memory.depth):
             return
+        length = self.length(seq)
         if self._padding.get(seq):
             self._remove(seq, length)
         self._checkpoints.save(seq, length, lasting=ahead is None)

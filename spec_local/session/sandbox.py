@@ -53,7 +53,7 @@ def _check_arguments(name: str, arguments: tuple[Any, ...], named: Mapping[str, 
         if isinstance(value, int) and abs(value) > _MOST_NUMBER:
             raise Exceeded(f"it calls {name} with {value if value.bit_length() < 64 else 'a huge number'}")
     texts = [value for value in values if isinstance(value, str)]
-    if name in ("format", "format_map") and any(_WIDTH.search(text) for text in texts):
+    if name in ("format", "format_map", "strftime_now") and any(_WIDTH.search(text) for text in texts):
         raise Exceeded(f"it calls {name} with a width of six digits")
     if name == "replace" and len(texts) >= 3:
         _measured_size(len(texts[0]) + (texts[0].count(texts[1]) + 1) * len(texts[2]))

@@ -30,6 +30,7 @@ CHATML = (
 
 _MOST_SOURCE = 2_000_000
 """Characters; the longest templates of known models have fifty thousand."""
+_MOST_INDENT = 64
 _ANOTHER = "Supply another one with --chat-template FILE, or use --raw."
 
 
@@ -65,8 +66,7 @@ class ChatTemplate:
         if len(source) > _MOST_SOURCE:
             raise TemplateError(f"The chat template of {origin} is {len(source)} characters long.", _ANOTHER)
         environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
-        environment.globals["raise_exception"] = _refuse
-        environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
+        environment.globals |= {"raise_exception": _refuse, "strftime_now": strftime_now}
         environment.add_filter("tojson", _tojson)
         try:
             self._template = environment.from_string(source)
@@ -161,7 +161,14 @@ def _refuse(message: str) -> None:
     raise _Refused(message)
 
 
+def strftime_now(form: str) -> str:
+    """The present time, for templates that tell the model what day it is."""
+    return datetime.datetime.now().strftime(form)
+
+
 def _tojson(value: Any, indent: int | None = None, ensure_ascii: bool = False, **_: Any) -> str:
     import json
 
+    if isinstance(indent, str) and len(indent) > _MOST_INDENT:
+        raise ValueError(f"an indent of {len(indent)} characters")
     return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii)

@@ -204,6 +204,7 @@ def test_a_cancel_at_every_pass(engine: Engine, role: str, when: str) -> None:
         assert len(result.token_ids) == sum(r.emitted for r in result.rounds)
         assert not engine.speculator.off
         faults.undo()
+        engine._allow()
         check_caches(engine, _tokens(engine, result.token_ids))
         assert _answer(engine).token_ids == expected.token_ids
 

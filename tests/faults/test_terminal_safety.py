@@ -74,17 +74,17 @@ FAST = ("--threads", 1, "--n-ctx", 128, "-d", "none", "--max-tokens", 12)
 def test_what_a_model_writes(hostile: Path, seen: Callable[..., tuple[int, str, str]]) -> None:
     """The byte ESC is a token like any other, and here the likeliest; then a colour, piece by piece."""
     for byte in (0x1B, 0x07, 0x9B, 0x08, 0x0D, 0x7F):
-        code, out, err = seen("generate", "-m", hostile, "-p", "x", *FAST, "--logit-bias", f"{byte}=1e6", "--stats")
+        code, out, err = seen("generate", "-m", hostile, "-p", "x", *FAST, "--logit-bias", f"{byte}=1e4", "--stats")
         assert code == 0, err
         _clean(out, err)
-    code, out, err = seen("generate", "-m", hostile, "-p", "x", *FAST, "--logit-bias", "27=1e6", "--json")
+    code, out, err = seen("generate", "-m", hostile, "-p", "x", *FAST, "--logit-bias", "27=1e4", "--json")
     _clean(out, err)
     assert "\\u001b" in out
 
 
 def test_a_pipe_gets_the_very_bytes(hostile: Path, capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path) -> None:
     out = tmp_path / "answer.txt"
-    command = ["generate", "-m", hostile, "-p", "x", *FAST, "--logit-bias", "27=1e6", "-o", out]
+    command = ["generate", "-m", hostile, "-p", "x", *FAST, "--logit-bias", "27=1e4", "-o", out]
     assert main([str(part) for part in command]) == 0
     assert out.read_bytes() == b"\x1b" * 12 + b"\n"
 

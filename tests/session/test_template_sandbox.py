@@ -73,6 +73,8 @@ SLOW = [
     "{{ range(999999999) | list }}",
     "{{ messages | tojson(indent=999999999) }}",
     "{{ lipsum(n=999999) }}",
+    "{{ strftime_now('%999999999d') }}",
+    "{{ messages | tojson(indent='x' * 99999) | length }}{{ raise_exception('x' * 99999) }}",
     "{% for x in messages recursive %}{{ loop(messages) }}{% endfor %}",
     "{{ [0] | batch(999999999, 0) | list }}",
     "{{ 'x' | wordwrap(1) }}{{ ('x ' * 90000) | wordwrap(1, wrapstring='y' * 90000) }}",
