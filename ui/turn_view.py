@@ -21,7 +21,7 @@ from spec_local.ui.visible import visible
 FAINT, WARN, ERROR = "$foreground 50%", "$text-warning", "$text-error"
 ORIGIN_STYLES = {
     Origin.ACCEPTED: "$text-success",
-    Origin.CORRECTION: "$text-error",
+    Origin.CORRECTION: "underline $text-error",
     Origin.BONUS: "$text-accent",
     Origin.PLAIN: "$foreground",
 }

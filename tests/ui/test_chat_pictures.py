@@ -54,8 +54,8 @@ async def test_pictures(size: tuple[int, int]) -> None:
         compare(f"empty-{tag}", c.screen_text())
         await c.ask("Write a function that lists primes, please")
         figures = c.app.transcript.turns[1].figures
-        await c.until(lambda: figures.ttft_s == 0.06 and not c.app._panel_timer)
-        c.app._draw_panel()
+        await c.until(lambda: figures.ttft_s == 0.06 and not c.app.gauges.pending)
+        c.app.gauges.draw()
         await c.pilot.pause()
         compare(f"answer-{tag}", c.screen_text())
         await c.pilot.press("f3")
