@@ -3,8 +3,8 @@
     python scripts/measure_chat.py [-m NAME] [-d NAME] [--threads N] [--tokens N] [--repeats N]
 
 Both ways are timed alike, by the clock on the wall, from the first piece that the engine hands over to the last: what
-happens between two rounds (saving, drawing, waiting for the interpreter) is part of the cost. Runs come in pairs, in turn
-with and without the screen first, so that a machine that slows down slows both; the figure is the median of the pairs'
+happens between two rounds (saving, drawing, waiting for the interpreter) is part of the cost. Runs come in pairs, the
+one or the other first in turn, so that a machine that slows down slows both; the figure is the median of the pairs'
 ratios. The speculation controller is not in play: `--draft-length` fixes what is drafted, so that both ways do the same
 passes, which is checked. Ends with one line of JSON; the figure wanted is at least 0.95.
 """

@@ -242,9 +242,10 @@ class Transcript(VerticalScroll, can_focus=False):
         self.follow()
 
     def note(self, text: str, hint: str = "", kind: str = "note") -> Notice:
-        """Add a notice at the end."""
+        """Add a notice at the end, and go there: it answers what a person did just now."""
         notice = Notice(text, hint, kind)
         self.mount(notice)
+        self.follow()
         return notice
 
     def complain(self, error: SpecLocalError) -> None:
@@ -255,6 +256,7 @@ class Transcript(VerticalScroll, can_focus=False):
         """Add a notice with ways on at the end, in place of what was offered before."""
         self.settle_offers()
         self.mount(Offer(notice, choices))
+        self.follow()
 
     def settle_offers(self) -> None:
         """Something began that answers what was offered: the notices stay, their buttons go."""

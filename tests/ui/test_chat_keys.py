@@ -93,6 +93,17 @@ async def test_the_last_line_says_that_there_is_more_below():
         await c.until(lambda: "PgDn" not in c.screen_text())
 
 
+async def test_what_a_command_says_is_seen_wherever_the_transcript_is():
+    async with chat(Play(tokens=[f"line {i}\\n\\n" for i in range(60)]), size=(100, 20)) as c:
+        await c.ask("go")
+        for text, said in (("/set", "temperature "), ("/set temperature hot", "cannot be")):
+            await c.pilot.press("pageup", "pageup")
+            await c.until(lambda: "PgDn goes on" in c.screen_text())
+            await c.enter(text)
+            await c.until(lambda said=said: said in c.notices)
+            await c.until(lambda: "PgDn" not in c.screen_text())
+
+
 @pytest.mark.parametrize("width", [0, 8, 14, 24, 40, 60, 100])
 def test_figures_in_one_line_give_way_instead_of_being_cut(width):
     record = Round("text", 5, 4, 4, 3, 4, 0.0, 0.1, 0.0, "", plain_s=0.1)

@@ -11,6 +11,7 @@ from chat_script import Play, ScriptedEngine
 
 from spec_local.errors import BackendError
 from spec_local.models_manifest import NotPulledError
+from spec_local.session.options import EngineOptions
 from spec_local.ui.completion import CompletionList
 from spec_local.ui.model_picker import Choice, ModelLists, ModelPicker, Row, narrowed
 
