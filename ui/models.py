@@ -49,6 +49,7 @@ class Models:
 
     def pull(self, name: str) -> None:
         """Fetch a model; then load what was asked for last, if nothing is loaded."""
+        self.refuse_second_pull()
         self.doing = f"fetching {name}"
         self._submit(Pull(name))
         self._pulling = self._stage.transcript.note(f"Fetching {name} …", "Esc stops; what is there is kept.")
