@@ -14,6 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, TextArea
 from textual.widgets.option_list import Option
 
+from spec_local.ui.figures import counted
 from spec_local.ui.finder import Finder
 from spec_local.ui.lines_view import LinesView
 from spec_local.ui.visible import visible
@@ -71,7 +72,7 @@ class ConversationPicker(ModalScreen["Found | None"]):
 
 def _conversation_line(found: Found) -> Content:
     when = datetime.fromtimestamp(found.updated).strftime("%Y-%m-%d %H:%M")
-    count = f"{found.messages} message{'s' if found.messages != 1 else ''}"
+    count = counted(found.messages, "message")
     line = Content.assemble(visible(found.title or "Untitled"), "\n", (f"{when} · {count}", FAINT))
     return line + Content.styled(f"\n{visible(found.snippet)}", "$text-accent") if found.snippet else line
 

@@ -114,10 +114,15 @@ def megabytes(size: float) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 
+def counted(count: int, thing: str) -> str:
+    """ "1 token", "2 tokens"."""
+    return f"{count} {thing}{'' if count == 1 else 's'}"
+
+
 def summary(figures: TurnFigures) -> str:
     """One line below an answer."""
     s = figures.statistics
-    parts = [f"{s.emitted} tokens", speed(s.tokens_per_s)]
+    parts = [counted(s.emitted, "token"), speed(s.tokens_per_s)]
     if s.tested and s.tokens_per_pass is not None:
         parts.append(f"{s.tokens_per_pass:.2f} per pass")
         if s.speedup_estimate is not None:

@@ -16,6 +16,7 @@ from textual.widgets import Button
 
 from spec_local.errors import SpecLocalError
 from spec_local.session.store_records import StoredMessage
+from spec_local.ui.figures import counted
 from spec_local.ui.lines_view import LinesView
 from spec_local.ui.turn_view import TurnView, legend
 from spec_local.ui.visible import visible
@@ -228,7 +229,7 @@ class Transcript(VerticalScroll, can_focus=False):
             await self.remove_children()
             parts: list[Any] = []
             if earlier:
-                parts.append(Earlier(Notice(f"{earlier} earlier messages"), [("Show them", more)]))
+                parts.append(Earlier(Notice(counted(earlier, "earlier message")), [("Show them", more)]))
             for view in views:
                 view.set_reactive(TurnView.show_provenance, self.show_provenance)
             await self.mount_all([*parts, *views] if views else [EmptyState(classes="notice -empty")])

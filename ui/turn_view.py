@@ -129,7 +129,7 @@ class TurnView(LinesView, can_focus=True):
                 Content.styled(f"… {hidden} more lines (Enter on the message shows them)", FAINT),
             ]
         for file in self.message.attachments:
-            note = f"+ {visible(file.name)}, {len(file.text.splitlines())} lines"
+            note = f"+ {visible(file.name)}, {show.counted(len(file.text.splitlines()), 'line')}"
             lines.append(Content.styled(note, "$text-accent").truncate(width, ellipsis=True))
         return [*lines, *self._branch_line()]
 
