@@ -55,14 +55,14 @@ class Gauges:
         self.arrange(width)
 
     def show(self, figures: TurnFigures | None) -> None:
-        """Show these figures, now or a little later."""
+        """Show these figures: now, or while more of them comes a little later."""
         self._figures = figures
-        if self._timer is None:
-            wait = max(0.0, self._due - time.monotonic())
-            if wait and figures is not None and figures.rounds:
-                self._timer = self.panel.set_timer(wait, self.draw)
-            else:
-                self.draw()
+        growing = figures is not None and figures.rounds and not figures.state
+        wait = max(0.0, self._due - time.monotonic())
+        if not growing or not wait:
+            self.draw()
+        elif self._timer is None:
+            self._timer = self.panel.set_timer(wait, self.draw)
 
     def draw(self) -> None:
         """Draw now."""

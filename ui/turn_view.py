@@ -199,10 +199,11 @@ def provenance_lines(tokens: Iterable[TokenText], width: int) -> list[Content]:
             if number:
                 end_line()
             part = visible(part)
-            if part:
-                text.append(part)
-                spans.append(Span(at, at + len(part), style))
-                at += len(part)
+            text.append(part)
+            if seen := part.strip():  # blanks have no colour, and an underline would give them one
+                start = at + part.index(seen)
+                spans.append(Span(start, start + len(seen), style))
+            at += len(part)
     end_line()
     return found
 

@@ -103,6 +103,18 @@ def test_settings_of_the_conversation_win_over_the_command_line(talk):
     assert talk.sampling(Sampling(temperature=1.0)).temperature == 1.0
 
 
+@pytest.mark.parametrize("text", ["Read @a.py.", "(see @a.py)", "@a.py, please", "is it @a.py?", "the file “ @a.py”"])
+def test_a_mention_may_end_a_sentence(tmp_path, text):
+    (tmp_path / "a.py").write_text("x = 1\n")
+    assert attached(text, tmp_path) == (Attachment("a.py", "x = 1\n"),)
+
+
+def test_a_file_that_is_really_called_so_comes_first(tmp_path):
+    (tmp_path / "a.").write_text("dot\n")
+    (tmp_path / "a").write_text("plain\n")
+    assert attached("Read @a.", tmp_path) == (Attachment("a.", "dot\n"),)
+
+
 @pytest.mark.parametrize(
     ("text", "title"),
     [

@@ -14,7 +14,7 @@ from textual.geometry import Offset
 from textual.selection import Selection
 
 from spec_local.errors import BackendError
-from spec_local.session.provenance import Origin
+from spec_local.session.provenance import Origin, TokenText
 from spec_local.speculation.statistics import summarise
 from spec_local.ui import figures as show
 from spec_local.ui.turn_view import ORIGIN_STYLES, provenance_lines
@@ -57,6 +57,14 @@ async def test_figures_freeze_and_belong_to_their_message():
         await c.until(lambda: c.app.panel.figures is first.figures, "the chosen message's figures are shown")
 
 
+async def test_the_figures_of_an_answer_that_ended_are_drawn_at_once(monkeypatch):
+    monkeypatch.setattr("spec_local.ui.gauges._SHARE", 1e9)  # as on a machine that is too slow to draw them again
+    async with chat(Play(tokens=words(30), pattern=PATTERN, delay=0.01)) as c:
+        await c.ask("q")
+        await c.until(lambda: "5 tok, 0.05 s" in c.screen_text(), c.screen_text())
+        assert not c.app.gauges.pending
+
+
 async def test_a_small_screen_has_the_figures_in_its_last_line():
     async with chat(Play(tokens=words(30), pattern=PATTERN), size=(80, 24)) as c:
         await c.ask("q")
@@ -94,6 +102,12 @@ async def test_provenance_colours_tokens_and_has_a_legend():
         assert [span.style for span in lines[0].spans] == [ORIGIN_STYLES[t.origin] for t in view.tokens]
         await c.pilot.press("f3")
         await c.until(lambda: "accepted draft" not in c.screen_text())
+
+
+def test_blanks_have_no_colour():
+    (line,) = provenance_lines([TokenText(Origin.CORRECTION, " else "), TokenText(Origin.PLAIN, " ")], 80)
+    assert line.plain.rstrip() == " else"
+    assert [(s.start, s.end) for s in line.spans] == [(1, 5)]
 
 
 async def test_provenance_is_kept_with_the_conversation(tmp_path):
