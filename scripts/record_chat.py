@@ -45,8 +45,9 @@ CODE = """class Stack:
     def is_empty(self):
         return len(self.items) == 0
 """
-QUESTION = f"Add type hints to the methods in @{FILE}. Answer with the whole file only."
-EDITED = f"Rename the class in @{FILE} to Pile. Answer with the whole file only."
+ONLY = "and leave the rest as it is. Answer with the whole file."
+QUESTION = f"Add a docstring to the class in @{FILE} {ONLY}"
+EDITED = f"Rename the class in @{FILE} to Pile {ONLY}"
 
 
 class Recorder:

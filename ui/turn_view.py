@@ -210,5 +210,8 @@ def provenance_lines(tokens: Iterable[TokenText], width: int) -> list[Content]:
 
 def legend(width: int) -> Content:
     """What the colours of provenance mean."""
-    parts = [Content.styled(f"■ {ORIGIN_NAMES[origin]}", style) for origin, style in ORIGIN_STYLES.items()]
+    parts = [
+        Content.assemble(("■ ", style.removeprefix("underline ")), (ORIGIN_NAMES[origin], style))
+        for origin, style in ORIGIN_STYLES.items()
+    ]
     return Content("   ").join(parts).truncate(width, ellipsis=True)

@@ -85,11 +85,13 @@ def read_attachment(path: Path, name: str | None = None) -> Attachment:
 
 
 def with_attachments(text: str, files: Iterable[Attachment]) -> str:
-    """What the model reads: the message, then each file in a fence longer than any inside it."""
+    """What the model reads: the message, then each file in a fence longer than any inside it, named after its ending,
+    as answers then name theirs."""
     parts = [text]
     for file in files:
         longest = max((len(run) for run in re.findall("`{3,}", file.text)), default=2)
         fence = "`" * (longest + 1)
         body = file.text if file.text.endswith("\n") else f"{file.text}\n"
-        parts.append(f"{file.name}:\n{fence}\n{body}{fence}")
+        ending = re.fullmatch(r"\.(\w+)", Path(file.name).suffix)
+        parts.append(f"{file.name}:\n{fence}{ending[1] if ending else ''}\n{body}{fence}")
     return "\n\n".join(parts)

@@ -212,7 +212,8 @@ def test_what_cannot_be_attached(tmp_path, data, reason):
 
 def test_a_fence_in_a_file_does_not_end_its_fence():
     text = with_attachments("look", [Attachment("r.md", "```py\n````\n")])
-    assert text == "look\n\nr.md:\n`````\n```py\n````\n`````"
+    assert text == "look\n\nr.md:\n`````md\n```py\n````\n`````"
+    assert with_attachments("look", [Attachment("Makefile", "all:")]) == "look\n\nMakefile:\n```\nall:\n```"
 
 
 def test_export_writes_both_kinds_and_overwrites_nothing(talk, tmp_path, monkeypatch):
