@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from spec_local.sampling.params import Sampling
 from spec_local.session.engine import Engine, load
@@ -97,7 +97,8 @@ def without(engine: TimedEngine, sampling: Sampling) -> Run:
 
 async def with_screen(engine: TimedEngine, options: EngineOptions, sampling: Sampling) -> Run:
     """The same run in the chat, at 120×40 with the panel."""
-    app = ChatApp(lambda: (options, sampling), Store(IN_MEMORY), loader=lambda *_: engine)
+    kept = cast(Any, engine)
+    app = ChatApp(lambda: (options, sampling), Store(IN_MEMORY), loader=lambda *_: kept)
     async with app.run_test(size=(120, 40)) as pilot:
         while app.dialogue.facts is None:
             await pilot.pause(0.02)

@@ -31,7 +31,7 @@ from spec_local.ui.leaving import Leaving
 from spec_local.ui.preferences import load_theme, save_theme
 from spec_local.ui.speculation_panel import SpeculationPanel
 from spec_local.ui.status import Situation, StatusLine, TitleLine
-from spec_local.ui.transcript import Choice, EmptyState, Legend, Offer, Transcript
+from spec_local.ui.transcript import ChoiceButton, EmptyState, Legend, Offer, Transcript
 from spec_local.ui.turn_view import TurnView
 from spec_local.ui.worker import EngineWorker, Loader, Puller, load_engine, pull_model
 
@@ -160,7 +160,7 @@ class ChatApp(App[int]):
                 queued=dialogue.queued is not None,
                 editing=self.input.editing is not None,
                 chosen=self.chosen.role if self.chosen is not None else "",
-                choosing=isinstance(self.focused, Choice),
+                choosing=isinstance(self.focused, ChoiceButton),
                 offered=offer is not None,
                 below=self.transcript.is_behind,
                 leaving=self.leaving.begun,
@@ -241,12 +241,12 @@ class ChatApp(App[int]):
         if len(self.screen_stack) > 1 and action in ("run_command", *ON_MESSAGE):
             return False
         if action in ON_MESSAGE:
-            return isinstance(self.focused, TurnView) or (action == "step" and isinstance(self.focused, Choice))
+            return isinstance(self.focused, TurnView) or (action == "step" and isinstance(self.focused, ChoiceButton))
         return True
 
     def on_key(self, event: textual_events.Key) -> None:
         """Whoever writes means the input, wherever the keys are."""
-        elsewhere = isinstance(self.focused, Choice) or (
+        elsewhere = isinstance(self.focused, ChoiceButton) or (
             isinstance(self.focused, TurnView) and event.key not in MESSAGE_KEYS
         )
         if elsewhere and event.is_printable and event.character and len(self.screen_stack) == 1:
@@ -268,8 +268,8 @@ class ChatApp(App[int]):
 
     def action_step(self, step: int) -> None:
         """Previous or next message, or choice; below the last one is the input."""
-        if isinstance(self.focused, Choice):
-            (self.screen.focus_previous if step < 0 else self.screen.focus_next)(Choice)
+        if isinstance(self.focused, ChoiceButton):
+            (self.screen.focus_previous if step < 0 else self.screen.focus_next)(ChoiceButton)
         elif not self.transcript.step(step):
             self.composer.focus()
             self.transcript.follow()

@@ -59,7 +59,7 @@ class Notice(LinesView):
         return lines
 
 
-class Choice(Button):
+class ChoiceButton(Button):
     """One way on; Enter or a click takes it."""
 
     def __init__(self, label: str, act: Callable[[], Any], first: bool) -> None:
@@ -85,7 +85,7 @@ class Offer(Vertical):
     def __init__(self, notice: Notice, choices: Sequence[tuple[str, Callable[[], Any]]]) -> None:
         super().__init__(classes="offer")
         self.notice = notice
-        self.choices = [Choice(label, act, not number) for number, (label, act) in enumerate(choices)]
+        self.choices = [ChoiceButton(label, act, not number) for number, (label, act) in enumerate(choices)]
         self.is_open = True
         """There is still something to choose."""
 
@@ -96,7 +96,7 @@ class Offer(Vertical):
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         event.stop()
-        if isinstance(event.button, Choice):
+        if isinstance(event.button, ChoiceButton):
             self.post_message(self.Chosen(event.button.act))
 
     def settle(self) -> None:

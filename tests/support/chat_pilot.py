@@ -16,7 +16,7 @@ from spec_local.session.options import EngineOptions
 from spec_local.session.store import IN_MEMORY, Store
 from spec_local.ui.app import ChatApp
 from spec_local.ui.dialogue import Dialogue
-from spec_local.ui.transcript import Choice, Notice
+from spec_local.ui.transcript import ChoiceButton, Notice
 
 PATIENCE_S = 90.0
 """A test machine may be very busy; nothing here depends on how long something takes."""
@@ -75,7 +75,7 @@ class Chat:
     async def choose(self, label: str) -> None:
         """Press the button that begins like this, with the keys."""
 
-        def found() -> Choice | None:
+        def found() -> ChoiceButton | None:
             offer = self.app.transcript.open_offer
             return next((c for c in offer.choices if str(c.label).startswith(label)), None) if offer else None
 
