@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -72,7 +72,7 @@ class Finder(Vertical):
             self._list.scroll_to(y=0, animate=False)  # headings above it are part of the picture
 
     def on_key(self, event: events.Key) -> None:
-        moves = {
+        moves: dict[str, Callable[[], None]] = {
             "down": self._list.action_cursor_down,
             "up": self._list.action_cursor_up,
             "pagedown": self._list.action_page_down,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
-from chat_pilot import chat, words
+from chat_pilot import Chat, chat, words
 from chat_script import Play
 from textual import events
 from textual.color import Color
@@ -13,6 +14,7 @@ from textual.color import Color
 from spec_local.speculation.round import Round
 from spec_local.ui.figures import TurnFigures, compact
 from spec_local.ui.markdown_document import MarkdownDocument
+from spec_local.ui.turn_view import TurnView
 
 
 async def test_an_edit_puts_what_is_being_written_aside_and_gives_it_back():
@@ -92,6 +94,10 @@ async def test_the_last_line_says_that_there_is_more_below():
         await c.until(lambda: "PgDn" not in c.screen_text())
 
 
+def _says(c: Chat, text: str) -> bool:
+    return text in c.notices
+
+
 async def test_what_a_command_says_is_seen_wherever_the_transcript_is():
     async with chat(Play(tokens=[f"line {i}\\n\\n" for i in range(60)]), size=(100, 20)) as c:
         await c.ask("go")
@@ -99,7 +105,7 @@ async def test_what_a_command_says_is_seen_wherever_the_transcript_is():
             await c.pilot.press("pageup", "pageup")
             await c.until(lambda: "PgDn goes on" in c.screen_text())
             await c.enter(text)
-            await c.until(lambda said=said: said in c.notices)
+            await c.until(partial(_says, c, said))
             await c.until(lambda: "PgDn" not in c.screen_text())
 
 
@@ -130,7 +136,7 @@ async def test_the_grounds_of_code_and_of_questions_can_be_told_from_the_page(th
         await c.pilot.pause()
         question, answer = c.app.transcript.turns
 
-        def ground(view, word):
+        def ground(view: TurnView, word: str) -> tuple[Color, int]:
             for line, strip in enumerate(view.render_lines(view.size.region)):
                 for segment in strip:
                     if word in segment.text:
