@@ -4,7 +4,7 @@
 
 Asks for a change in an attached file, stops, answers again, shows where the tokens came from, edits the question, goes
 on with the conversation in a new program, compares with plain decoding and looks at the models. Of the user's files
-only models are read, and none is written.
+only models and what was measured with them are read, and none is written.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import os
 import re
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from spec_local.paths import models_folder
+from spec_local.paths import cache_folder, models_folder
 from spec_local.sampling.params import Sampling
 from spec_local.session.options import EngineOptions
 from spec_local.session.store import Store
@@ -108,8 +109,11 @@ class Recorder:
 async def record(options: EngineOptions, sampling: Sampling, folder: Path, size: tuple[int, int]) -> None:
     """The session."""
     os.environ["SPEC_LOCAL_MODELS"] = str(models_folder())
+    measured = [cache_folder() / kind for kind in ("costs", "numerics", "probes")]
     with tempfile.TemporaryDirectory() as home, contextlib.chdir(home):
         os.environ["SPEC_LOCAL_HOME"] = home
+        for folder_before in filter(Path.is_dir, measured):
+            shutil.copytree(folder_before, cache_folder() / folder_before.name)
         Path(FILE).write_text(CODE, encoding="utf-8")
         path = Path(home) / "conversations.sqlite3"
         app = ChatApp(lambda: (options, sampling), Store(path))
