@@ -176,7 +176,7 @@ async def test_paths_complete_and_are_attached(tmp_path, monkeypatch):
         await c.idle()
         content = c.engine.requests[0]["prompt"][0]["content"]
         assert content == '@"notes [draft].txt" \n\nnotes [draft].txt:\n```txt\nthe contents\n```'
-        assert "+ notes [draft].txt, 1 lines" in c.screen_text()
+        assert "+ notes [draft].txt, 1 line" in c.screen_text()
         assert c.texts[0] == '@"notes [draft].txt" '
 
 
