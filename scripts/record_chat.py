@@ -2,15 +2,19 @@
 
     python scripts/record_chat.py [--output docs/chat] [--size 120x40] [-m NAME] [-d NAME] [--threads N]
 
-Asks for code, stops, answers again, edits, goes on with the conversation in a new program, and compares with plain
-decoding. Nothing of the user's conversations is read or written.
+Asks for a change in an attached file, stops, answers again, shows where the tokens came from, edits the question, goes
+on with the conversation in a new program, compares with plain decoding and looks at the models. Of the user's files
+only models and what was measured with them are read, and none is written.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import os
 import re
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,16 +23,32 @@ from typing import Any
 
 from textual.pilot import Pilot
 
+from spec_local.paths import cache_folder, models_folder
 from spec_local.sampling.params import Sampling
 from spec_local.session.options import EngineOptions
 from spec_local.session.store import Store
 from spec_local.ui.app import ChatApp
 
-QUESTION = (
-    "Write a short Python function that tells whether a number is prime. "
-    "Then show the same function with type hints added."
-)
-EDITED = "Write a Python function that adds two numbers. Then show the same function with type hints added."
+FILE = "stack.py"
+CODE = """class Stack:
+    def __init__(self):
+        self.items = []
+
+    def push(self, item):
+        self.items.append(item)
+
+    def pop(self):
+        return self.items.pop()
+
+    def peek(self):
+        return self.items[-1]
+
+    def is_empty(self):
+        return len(self.items) == 0
+"""
+ONLY = "and leave the rest as it is. Answer with the whole file."
+QUESTION = f"Add a docstring to the class in @{FILE} {ONLY}"
+EDITED = f"Rename the class in @{FILE} to Pile {ONLY}"
 
 
 class Recorder:
@@ -37,7 +57,7 @@ class Recorder:
     def __init__(self, app: ChatApp, pilot: Pilot[Any], folder: Path) -> None:
         self._app, self._pilot, self._folder = app, pilot, folder
 
-    async def until(self, condition: Callable[[], object], seconds: float = 300) -> None:
+    async def until(self, condition: Callable[[], object], seconds: float = 900) -> None:
         """Let it run until the condition holds."""
         end = time.monotonic() + seconds
         while not condition():
@@ -72,6 +92,10 @@ class Recorder:
         await self._pilot.press(*keys)
         await self._pilot.pause(0.3)
 
+    def text(self) -> str:
+        """What the screen shows."""
+        return "\n".join(strip.text for strip in self._app.screen._compositor.render_strips())
+
     def picture(self, name: str) -> None:
         """Take a picture."""
         path = self._folder / f"{name}.svg"
@@ -84,17 +108,22 @@ class Recorder:
 
 async def record(options: EngineOptions, sampling: Sampling, folder: Path, size: tuple[int, int]) -> None:
     """The session."""
-    with tempfile.TemporaryDirectory() as home:
+    os.environ["SPEC_LOCAL_MODELS"] = str(models_folder())
+    measured = [cache_folder() / kind for kind in ("costs", "numerics", "probes")]
+    with tempfile.TemporaryDirectory() as home, contextlib.chdir(home):
+        os.environ["SPEC_LOCAL_HOME"] = home
+        for folder_before in filter(Path.is_dir, measured):
+            shutil.copytree(folder_before, cache_folder() / folder_before.name)
+        Path(FILE).write_text(CODE, encoding="utf-8")
         path = Path(home) / "conversations.sqlite3"
         app = ChatApp(lambda: (options, sampling), Store(path))
         async with app.run_test(size=size) as pilot:
             r = Recorder(app, pilot, folder)
             await r.ready()
-            r.picture("1-empty")
+            r.picture("1-start")
             await r.enter(QUESTION)
-            await r.words(25)
+            await r.words(20)
             r.picture("2-answering")
-            await r.words(60)
             await r.press("escape")
             await r.done()
             r.picture("3-stopped")
@@ -106,7 +135,6 @@ async def record(options: EngineOptions, sampling: Sampling, folder: Path, size:
             await r.press("f3", "f7")
             await r.enter(EDITED)
             await r.done()
-            r.picture("6-edited")
         store = Store(path)
         app = ChatApp(lambda: (options, sampling), store, resume=store.latest())
         async with app.run_test(size=size) as pilot:
@@ -116,7 +144,11 @@ async def record(options: EngineOptions, sampling: Sampling, folder: Path, size:
             await r.enter("/compare")
             await r.until(lambda: app.dialogue.busy)
             await r.done()
-            r.picture("7-resumed-and-compared")
+            r.picture("6-edited-resumed-compared")
+            app.theme = "textual-light"
+            await r.press("f6")
+            await r.until(lambda: "on this machine" in r.text())
+            r.picture("7-models")
 
 
 def main() -> None:
@@ -127,9 +159,10 @@ def main() -> None:
     parser.add_argument("-m", "--target")
     parser.add_argument("-d", "--draft", default="auto")
     parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("--max-tokens", type=int, default=160)
+    parser.add_argument("--max-tokens", type=int, default=240)
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
+    arguments.output = arguments.output.resolve()
     columns, rows = map(int, arguments.size.split("x"))
     options = EngineOptions(target=arguments.target, draft=arguments.draft, threads=arguments.threads)
     sampling = Sampling(max_tokens=arguments.max_tokens)

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 def stop(app: ChatApp, _: str) -> None:
-    """Esc: leave the choice of messages, else stop what runs."""
-    if app.chosen is not None:
+    """Esc: back to the input, else stop what runs, else leave an edit."""
+    if not app.composer.has_focus:
         app.composer.focus()
-    else:
-        app.dialogue.stop()
+    elif not app.dialogue.stop():
+        app.input.leave_edit()
 
 
 async def regenerate(app: ChatApp, _: str) -> None:
@@ -66,7 +66,8 @@ async def switch(app: ChatApp, step: int) -> None:
         raise UsageError("There is only one version.", "/regenerate and /edit make others.")
     where = _position(app, message)
     await app.dialogue.switch(message.id, step)
-    app.choose_at(where)
+    if where is not None:
+        app.call_after_refresh(app.transcript.choose, where)
 
 
 def _position(app: ChatApp, message: StoredMessage) -> int | None:
@@ -88,7 +89,7 @@ def resume(app: ChatApp, text: str) -> None:
 
     def chosen(found: Found | None) -> None:
         if found is not None:
-            app.run_worker(app.done(app.dialogue.open(found.id, found.message)))
+            app.run_worker(app.do(lambda: app.dialogue.open(found.id, found.message)))
 
     app.push_screen(ConversationPicker(app.dialogue.store, text), chosen)
 
@@ -152,7 +153,7 @@ def delete(app: ChatApp, _: str) -> None:
 
     def answered(index: int | None) -> None:
         if index == 1:
-            app.run_worker(app.done(go()))
+            app.run_worker(app.do(go))
 
     question = f"Delete “{app.dialogue.conversation.title}” with all its branches?"
     app.push_screen(Question(question, ["Keep it", "Delete it"]), answered)

@@ -91,7 +91,16 @@ def pick(app: ChatApp, name: str) -> None:
     if name:
         chosen(Choice(name, "auto"))
     else:
-        app.push_screen(ModelPicker(), chosen)
+        facts, pair = app.dialogue.facts, app.options.pair if app.options else None
+        names = (facts.model["target"], pair) if facts is not None else ()
+        app.push_screen(ModelPicker(loaded=frozenset(filter(None, names))), chosen)
+
+
+def runnable(_: ChatApp) -> Sequence[str]:
+    """Names that /model knows: what is here first."""
+    from spec_local.models_manifest import list_models
+
+    return [model.name for model in sorted(list_models(), key=lambda model: model.path is None)]
 
 
 def pull(app: ChatApp, name: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from spec_local.errors import UsageError
+from spec_local.ui.clipboard import put_on_clipboard
 from spec_local.ui.markdown_document import code_blocks
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def copy(app: ChatApp, which: str) -> None:
                 count = "no code block" if not blocks else f"code blocks 1 to {len(blocks)}"
                 raise UsageError(f"There is no code block {which}: the answer has {count}.")
             text, what = blocks[int(which) - 1], f"Code block {which}"
-    app.put_on_clipboard(text)
+    put_on_clipboard(app, text)
     app.flash(f"{what} is on the clipboard.")
 
 
@@ -46,7 +47,7 @@ def panel(app: ChatApp, _: str) -> None:
 
 def choose_message(app: ChatApp, _: str) -> None:
     """Go to the messages with the keys."""
-    app.choose_message(-1)
+    app.transcript.choose(-1)
 
 
 def theme_names(app: ChatApp) -> Sequence[str]:

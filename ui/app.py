@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import signal
-import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events as textual_events
 from textual.app import App, ComposeResult, SystemCommand
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.screen import Screen
-from textual.timer import Timer
 
 from spec_local.errors import SpecLocalError
 from spec_local.session.store_records import StoredMessage
 from spec_local.ui import actions_model
+from spec_local.ui.clipboard import put_on_clipboard
 from spec_local.ui.commands import BY_NAME, COMMANDS, Command, parse
 from spec_local.ui.composer import Composer
 from spec_local.ui.dialogue import Dialogue
 from spec_local.ui.events import WorkerEvent
 from spec_local.ui.figures import TurnFigures
+from spec_local.ui.gauges import Gauges
 from spec_local.ui.input_box import InputBox
+from spec_local.ui.keys import MESSAGE_KEYS, ON_MESSAGE, bindings
+from spec_local.ui.leaving import Leaving
 from spec_local.ui.preferences import load_theme, save_theme
 from spec_local.ui.speculation_panel import SpeculationPanel
 from spec_local.ui.status import Situation, StatusLine, TitleLine
-from spec_local.ui.transcript import EmptyState, Legend, Offer, Transcript
+from spec_local.ui.transcript import ChoiceButton, EmptyState, Legend, Offer, Transcript
 from spec_local.ui.turn_view import TurnView
 from spec_local.ui.worker import EngineWorker, Loader, Puller, load_engine, pull_model
 
@@ -41,15 +42,6 @@ if TYPE_CHECKING:
 
 Prepare = Callable[[], "tuple[EngineOptions, Sampling]"]
 
-PANEL_WIDTH_FROM = 100
-"""Columns from which the panel is shown unless a person hides it."""
-_PANEL_S = 0.2
-_PANEL_SHARE = 25
-"""Working out the panel's figures is followed by a pause of this many times what it took."""
-_TWICE_S = 2.0
-_ON_MESSAGE = ("run_on_message", "step", "version", "unfold")
-"""Actions of keys that act on a chosen message, and are letters or something else's keys otherwise."""
-
 
 class FromWorker(Message):
     """An event of the engine's thread."""
@@ -57,25 +49,6 @@ class FromWorker(Message):
     def __init__(self, event: WorkerEvent) -> None:
         super().__init__()
         self.event = event
-
-
-def _bindings() -> list[BindingType]:
-    """Keys from the registry."""
-    made: list[BindingType] = [
-        Binding(key, f"run_command('{command.name}')", command.summary, show=False, priority=key != "escape")
-        for command in COMMANDS
-        for key in command.keys
-    ]
-    for key, action in (("up", "step(-1)"), ("down", "step(1)"), ("left", "version(-1)"), ("right", "version(1)")):
-        made.append(Binding(key, action, show=False))
-    made += [
-        Binding(key, f"run_on_message('{command.name}')", show=False)
-        for command in COMMANDS
-        for key in command.message_keys
-    ]
-    made.append(Binding("enter", "unfold", show=False))
-    made.append(Binding("ctrl+c", "interrupt", show=False, priority=False))
-    return made
 
 
 class ChatApp(App[int]):
@@ -94,7 +67,7 @@ class ChatApp(App[int]):
 
     CSS_PATH = "app.tcss"
     TITLE = "spec-local"
-    BINDINGS: ClassVar[list[BindingType]] = _bindings()
+    BINDINGS: ClassVar[list[BindingType]] = bindings()
     PAUSE_GC_ON_SCROLL = True
     COMMAND_PALETTE_BINDING = "ctrl+p"
 
@@ -117,6 +90,7 @@ class ChatApp(App[int]):
         self.composer = self.input.composer
         self.panel = SpeculationPanel(id="panel")
         self.status_line = StatusLine(id="status")
+        self.gauges = Gauges(self.panel, self.status_line)
         self.options: EngineOptions | None = None
         """What was asked to be loaded last; None until that is known."""
         self.failure: SpecLocalError | None = None
@@ -126,12 +100,7 @@ class ChatApp(App[int]):
         self._warning = warning
         self.worker = EngineWorker(lambda event: self.post_message(FromWorker(event)), loader, puller)
         self.dialogue = Dialogue(self, store, self.worker, system)
-        self._panel_wanted: bool | None = None
-        """What the person chose; None: as the width suggests."""
-        self._interrupted = -_TWICE_S
-        self._panel_timer: Timer | None = None
-        self._panel_due = 0.0
-        self._figures: TurnFigures | None = None
+        self.leaving = Leaving(self, self.worker, self.refresh_state)
 
     def compose(self) -> ComposeResult:
         yield self.title_line
@@ -151,7 +120,7 @@ class ChatApp(App[int]):
         self.composer.set_history(self.dialogue.store.prompts())
         self._arrange(self.size.width, self.size.height)
         self.set_interval(2.0, self._measure_memory)
-        self._on_signals()
+        self.leaving.on_signals()
         self.refresh_state()
         # The models come after the first paint: a person sees the screen at once.
         self.call_after_refresh(self._begin)
@@ -167,21 +136,21 @@ class ChatApp(App[int]):
         if self._warning is not None:
             self.transcript.complain(self._warning)
         if self._resume is not None:
-            await self.dialogue.open(self._resume)
+            resume = self._resume
+            await self.do(lambda: self.dialogue.open(resume))
         if self.options is not None:
             self.dialogue.load(self.options)
-
-    # -- parts -----------------------------------------------------------------------------------------------------
 
     @property
     def chosen(self) -> StoredMessage | None:
         """The message chosen with the keys."""
-        return self.focused.message if isinstance(self.focused, TurnView) else None
+        view = self.transcript.chosen
+        return view.message if view is not None else None
 
     # -- what the dialogue asks for ----------------------------------------------------------------------------------
 
     def refresh_state(self) -> None:
-        dialogue = self.dialogue
+        dialogue, offer = self.dialogue, self.transcript.open_offer
         self.title_line.show(dialogue.conversation.title, dialogue.facts, dialogue.models.doing)
         self.status_line.show(
             Situation(
@@ -190,8 +159,14 @@ class ChatApp(App[int]):
                 doing=dialogue.models.doing,
                 queued=dialogue.queued is not None,
                 editing=self.input.editing is not None,
+                chosen=self.chosen.role if self.chosen is not None else "",
+                choosing=isinstance(self.focused, ChoiceButton),
+                offered=offer is not None,
+                below=self.transcript.is_behind,
+                leaving=self.leaving.begun,
             )
         )
+        self.input.show_waiting(dialogue.queued)
         for empty in self.transcript.query(EmptyState):
             empty.loaded = dialogue.facts.title if dialogue.facts else dialogue.models.doing
         if self.panel.next_on != dialogue.next_on:
@@ -199,22 +174,7 @@ class ChatApp(App[int]):
             self.panel.changed()
 
     def show_figures(self, figures: TurnFigures | None) -> None:
-        self._figures = figures
-        if self._panel_timer is None:
-            wait = max(0.0, self._panel_due - time.monotonic())
-            if wait and figures is not None and figures.rounds:
-                self._panel_timer = self.set_timer(wait, self._draw_panel)
-            else:
-                self._draw_panel()
-
-    def _draw_panel(self) -> None:
-        self._panel_timer = None
-        begin = time.monotonic()
-        if self.panel.display:
-            self.panel.show(self._figures)
-        self.status_line.show_figures(None if self.panel.display else self._figures)
-        took = time.monotonic() - begin
-        self._panel_due = time.monotonic() + max(_PANEL_S, _PANEL_SHARE * took)
+        self.gauges.show(figures)
 
     def give_back(self, text: str) -> None:
         if self.composer.text.strip():
@@ -231,23 +191,10 @@ class ChatApp(App[int]):
         """Say something small and passing in the status line."""
         self.status_line.flash(text)
 
-    def put_on_clipboard(self, text: str) -> None:
-        """Through the terminal (OSC 52) and, where it is installed and works, the system's own clipboard."""
-        self.copy_to_clipboard(text)
-        with contextlib.suppress(Exception):  # no clipboard here: the terminal has it, or nothing does
-            import pyperclip
-
-            pyperclip.copy(text)
-
     def begin_edit(self, message: StoredMessage) -> None:
         """Put a message into the input to write another version of it."""
         self.input.edit(message)
         self.refresh_state()
-
-    def toggle_panel(self) -> None:
-        """Show or hide the panel."""
-        self._panel_wanted = not self.panel.display
-        self._arrange(self.size.width, self.size.height)
 
     def toggle_provenance(self) -> None:
         """Colour tokens by their origin, or not."""
@@ -255,45 +202,31 @@ class ChatApp(App[int]):
         self.transcript.show_provenance = shown
         self.legend.display = shown
 
-    async def done(self, result: Any) -> None:
-        """Await what a command or a choice in a dialog gave back, if that is to be awaited; errors go to the
-        transcript."""
+    def write(self, command: Command) -> None:
+        """Put a command into the input, for its argument; what stands there already is taken as that."""
+        self.composer.focus()
+        self.composer.load_whole(f"/{command.name} {self.composer.whole_text}")
+
+    def _perform_soon(self, command: Command) -> None:
+        self.run_worker(self.perform(command))
+
+    async def do(self, act: Callable[[], Any]) -> bool:
+        """Do something, and await it if that is to be awaited. An error becomes a message in the transcript, and the
+        result False."""
         try:
-            if isawaitable(result):
-                await result
-        except SpecLocalError as error:
-            self.transcript.complain(error)
-
-    def choose_message(self, index: int) -> None:
-        """Move the keys to a message."""
-        turns = self.transcript.turns
-        if turns:
-            turns[index].focus()
-
-    def choose_at(self, index: int | None) -> None:
-        """The same, where there is an index."""
-        if index is not None and index < len(self.transcript.turns):
-            self.call_after_refresh(self.choose_message, index)
-
-    def on_descendant_focus(self, event: textual_events.DescendantFocus) -> None:
-        """The panel shows the figures of the chosen answer; else those of the answer under way, or of the last one."""
-        if isinstance(event.widget, TurnView) and event.widget.message.role == "assistant":
-            self.show_figures(event.widget.figures)
-        elif event.widget is self.composer:
-            self.dialogue.show_last_figures()
-
-    # -- commands and keys -------------------------------------------------------------------------------------------
-
-    async def perform(self, command: Command, argument: str = "") -> bool:
-        """Do a command; an error becomes a message in the transcript. False for an error."""
-        try:
-            result = command.action(self, argument)
+            result = act()
             if isawaitable(result):
                 await result
         except SpecLocalError as error:
             self.transcript.complain(error)
             return False
         return True
+
+    async def perform(self, command: Command, argument: str = "") -> bool:
+        """Do a command; False for an error, which is in the transcript then."""
+        return await self.do(lambda: command.action(self, argument))
+
+    # -- keys ----------------------------------------------------------------------------------------------------------
 
     async def action_run_command(self, name: str) -> None:
         """A key of the registry."""
@@ -305,30 +238,41 @@ class ChatApp(App[int]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys without a modifier act on a chosen message only; dialogs have their own keys."""
-        if len(self.screen_stack) > 1 and action in ("run_command", *_ON_MESSAGE):
+        if len(self.screen_stack) > 1 and action in ("run_command", *ON_MESSAGE):
             return False
-        if action in _ON_MESSAGE:
-            return isinstance(self.focused, TurnView)
+        if action in ON_MESSAGE:
+            return isinstance(self.focused, TurnView) or (action == "step" and isinstance(self.focused, ChoiceButton))
         return True
 
+    def on_key(self, event: textual_events.Key) -> None:
+        """Whoever writes means the input, wherever the keys are."""
+        elsewhere = isinstance(self.focused, ChoiceButton) or (
+            isinstance(self.focused, TurnView) and event.key not in MESSAGE_KEYS
+        )
+        if elsewhere and event.is_printable and event.character and len(self.screen_stack) == 1:
+            event.prevent_default()
+            self.composer.focus()
+            self.composer.insert(event.character)
+
+    def on_paste(self, event: textual_events.Paste) -> None:
+        """The same for what is pasted."""
+        if len(self.screen_stack) == 1 and not self.composer.has_focus:
+            self.composer.focus()
+            self.composer.post_message(textual_events.Paste(event.text))
+
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """The palette: every command that makes sense without an argument."""
+        """The palette: every command. One that takes an argument goes into the input for it."""
         for command in COMMANDS:
-            if not command.needs_argument:
-                title = f"/{command.name}"
-                yield SystemCommand(
-                    title, command.summary, lambda command=command: self.run_worker(self.perform(command))
-                )
+            act = self.write if command.needs_argument else self._perform_soon
+            yield SystemCommand(f"/{command.name}", command.summary, partial(act, command))
 
     def action_step(self, step: int) -> None:
-        """Previous or next message; below the last one is the input."""
-        turns = self.transcript.turns
-        at = turns.index(self.focused) + step if self.focused in turns else len(turns)
-        if at >= len(turns):
+        """Previous or next message, or choice; below the last one is the input."""
+        if isinstance(self.focused, ChoiceButton):
+            (self.screen.focus_previous if step < 0 else self.screen.focus_next)(ChoiceButton)
+        elif not self.transcript.step(step):
             self.composer.focus()
             self.transcript.follow()
-        elif at >= 0:
-            turns[at].focus()
 
     async def action_version(self, step: int) -> None:
         """Another version of the chosen message."""
@@ -349,16 +293,20 @@ class ChatApp(App[int]):
         """Ctrl+C: copy a selection, else stop what runs, else leave at the second time."""
         selected = self.screen.get_selected_text() or (self.composer.selected_text if self.composer.has_focus else "")
         if selected:
-            self.put_on_clipboard(selected)
+            put_on_clipboard(self, selected)
             self.screen.clear_selection()
+            self.flash("What was selected is on the clipboard.")
             return
         if self.dialogue.stop():
             return
-        if time.monotonic() - self._interrupted < _TWICE_S:
-            await self.action_quit()
-            return
-        self._interrupted = time.monotonic()
-        self.flash("Ctrl+C again leaves.")
+        if self.leaving.is_meant():
+            self.leaving.leave()
+        else:
+            self.flash("Ctrl+C again leaves.")
+
+    async def action_quit(self) -> None:
+        """Ctrl+Q."""
+        self.leaving.leave()
 
     # -- the input -----------------------------------------------------------------------------------------------------
 
@@ -369,18 +317,16 @@ class ChatApp(App[int]):
         try:
             command = parse(text)
             if command is not None:
-                self.composer.clear_all()
-                self.input.editing = None
+                self.input.sent()
                 if not await self.perform(*command) and not self.composer.text:
                     self.composer.load_whole(text)
                 return
             editing = self.input.editing
             if editing is not None and self.dialogue.conversation.has(editing):
                 await self.dialogue.edit(editing, text)
-                self.composer.clear_all()
-                self.input.editing = None
+                self.input.sent()
             elif await self.dialogue.send(text):
-                self.composer.clear_all()
+                self.input.sent()
             else:
                 self.flash("One message waits already; this one stays here.")
         except SpecLocalError as error:
@@ -398,12 +344,22 @@ class ChatApp(App[int]):
             self.transcript.scroll_page_up(animate=False)
         elif event.key == "pagedown":
             self.transcript.scroll_page_down(animate=False)
+        elif event.key == "tab" and (offer := self.transcript.open_offer) is not None:
+            offer.choices[0].focus()
+
+    def on_descendant_focus(self, event: textual_events.DescendantFocus) -> None:
+        """The panel shows the figures of the chosen answer; else those of the answer under way, or of the last one."""
+        if isinstance(event.widget, TurnView) and event.widget.message.role == "assistant":
+            self.show_figures(event.widget.figures)
+        elif event.widget is self.composer:
+            self.dialogue.scene.show_last_figures()
+        self.refresh_state()
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
     async def on_offer_chosen(self, message: Offer.Chosen) -> None:
-        await self.done(message.act())
         self.composer.focus()
+        await self.do(message.act)
 
     async def on_from_worker(self, message: FromWorker) -> None:
         if self.is_running:
@@ -412,38 +368,30 @@ class ChatApp(App[int]):
             except SpecLocalError as error:  # the store, most likely: the chat goes on without it
                 self.transcript.complain(error)
 
+    def on_transcript_scrolled(self) -> None:
+        self.refresh_state()
+
     def on_resize(self, event: textual_events.Resize) -> None:
         self._arrange(event.size.width, event.size.height)
 
+    def toggle_panel(self) -> None:
+        """Show or hide the panel."""
+        self.gauges.toggle(self.size.width)
+
     def _arrange(self, width: int, height: int) -> None:
         """What fits at this size."""
-        wanted = width >= PANEL_WIDTH_FROM if self._panel_wanted is None else self._panel_wanted
-        self.panel.display = wanted and width >= 60
-        self._draw_panel()
+        self.gauges.arrange(width)
         base = self.screen_stack[0]
         base.set_class(height < 12, "-low")
         base.set_class(height < 6, "-lowest")
         base.set_class(width < 40, "-narrow")
+        base.set_class(width < 80, "-slim")
         self.refresh_state()
 
     def _measure_memory(self) -> None:
-        if self.panel.display:
-            import psutil
-
-            before, self.panel.memory = self.panel.memory, psutil.Process().memory_info().rss
-            if self.dialogue.current is None and abs(self.panel.memory - (before or 0)) > 5e6:
-                self.panel.changed()
-
-    def _on_signals(self) -> None:
-        """Leave in order when asked to from outside, so that the terminal is as it was."""
-        loop = asyncio.get_running_loop()
-        for name in ("SIGTERM", "SIGHUP", "SIGINT"):
-            number = getattr(signal, name, None)
-            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # Windows; not the main thread
-                if number is not None:
-                    loop.add_signal_handler(number, self.exit, 128 + int(number))
+        self.gauges.measure_memory(idle=self.dialogue.current is None)
 
     async def on_unmount(self) -> None:
         """Stop and join the engine's thread; what it has of an answer is stored."""
-        self.worker.close()
+        self.leaving.close()
         self.dialogue.store.close()

@@ -90,7 +90,7 @@ COMMANDS: tuple[Command, ...] = (
         "<name>",
         values=model.sampling_names,
     ),
-    Command("model", "choose target and draft", "model", model.pick, "[name]", keys=("f6",)),
+    Command("model", "choose target and draft", "model", model.pick, "[name]", keys=("f6",), values=model.runnable),
     Command("pull", "fetch a model or pair", "model", model.pull, "<name>", values=model.pullable),
     Command(
         "speculation",

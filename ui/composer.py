@@ -130,7 +130,7 @@ class Composer(TextArea):
             self.post_message(self.Submitted(self.whole_text))
         elif key in ("ctrl+j", "shift+enter", "alt+enter"):
             self._replace_via_keyboard("\n", *self.selection)
-        elif key in ("pageup", "pagedown"):
+        elif key in ("pageup", "pagedown", "tab"):
             self.post_message(self.Steered(key))
         elif not self._is_history_key(key):
             handled = False

@@ -1,4 +1,4 @@
-"""The modal screens: conversations, models, the system message, a question, and the keys."""
+"""The modal screens: conversations, the system message, a question."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar
 
-from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Input, OptionList, TextArea
+from textual.widgets import OptionList, TextArea
 from textual.widgets.option_list import Option
 
+from spec_local.ui.figures import counted
+from spec_local.ui.finder import Finder
 from spec_local.ui.lines_view import LinesView
 from spec_local.ui.visible import visible
 
@@ -49,48 +50,29 @@ class ConversationPicker(ModalScreen["Found | None"]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -tall"):
-            yield Input(self._text, placeholder="Search conversations", compact=True)
-            yield OptionList(compact=True)
+            yield Finder(self._text, "Search titles and messages")
             yield Hint("Enter opens · ↑ ↓ choose · Esc closes")
 
     def on_mount(self) -> None:
         self._search(self._text)
 
-    def on_input_changed(self, event: Input.Changed) -> None:
-        self._search(event.value)
+    def on_finder_sought(self, event: Finder.Sought) -> None:
+        self._search(event.text)
 
     def _search(self, text: str) -> None:
         self._found = self._store.find(text)
-        options = self.query_one(OptionList)
-        options.clear_options()
-        options.add_options([Option(_conversation_line(found)) for found in self._found])
-        if self._found:
-            options.highlighted = 0
-        else:
-            nothing = "Nothing is found." if text.strip() else "There is no conversation yet."
-            options.add_option(Option(Content.styled(nothing, FAINT), disabled=True))
+        lines = [(_conversation_line(found), True) for found in self._found]
+        nothing = "Nothing is found." if text.strip() else "There is no conversation yet."
+        self.query_one(Finder).show(lines or [(Content.styled(nothing, FAINT), False)])
 
-    def on_key(self, event: events.Key) -> None:
-        options = self.query_one(OptionList)
-        if event.key in ("down", "up") and isinstance(self.focused, Input):
-            (options.action_cursor_down if event.key == "down" else options.action_cursor_up)()
-            event.stop()
-
-    @on(Input.Submitted)
-    def _open(self) -> None:
-        at = self.query_one(OptionList).highlighted
-        if at is not None and at < len(self._found):
-            self.dismiss(self._found[at])
-
-    @on(OptionList.OptionSelected)
-    def _open_option(self, event: OptionList.OptionSelected) -> None:
-        if event.option_index < len(self._found):
-            self.dismiss(self._found[event.option_index])
+    def on_finder_chosen(self, event: Finder.Chosen) -> None:
+        if event.index < len(self._found):
+            self.dismiss(self._found[event.index])
 
 
 def _conversation_line(found: Found) -> Content:
     when = datetime.fromtimestamp(found.updated).strftime("%Y-%m-%d %H:%M")
-    count = f"{found.messages} message{'s' if found.messages != 1 else ''}"
+    count = counted(found.messages, "message")
     line = Content.assemble(visible(found.title or "Untitled"), "\n", (f"{when} · {count}", FAINT))
     return line + Content.styled(f"\n{visible(found.snippet)}", "$text-accent") if found.snippet else line
 
@@ -120,6 +102,11 @@ class Heading(LinesView):
     def __init__(self, text: str) -> None:
         super().__init__(classes="heading")
         self._text = text
+
+    def say(self, text: str) -> None:
+        """Say something else."""
+        self._text = text
+        self.changed()
 
     def build(self, width: int) -> Sequence[Content]:
         return Content.styled(visible(self._text), "bold").wrap(width)

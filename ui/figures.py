@@ -114,10 +114,15 @@ def megabytes(size: float) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 
+def counted(count: int, thing: str) -> str:
+    """ "1 token", "2 tokens"."""
+    return f"{count} {thing}{'' if count == 1 else 's'}"
+
+
 def summary(figures: TurnFigures) -> str:
     """One line below an answer."""
     s = figures.statistics
-    parts = [f"{s.emitted} tokens", speed(s.tokens_per_s)]
+    parts = [counted(s.emitted, "token"), speed(s.tokens_per_s)]
     if s.tested and s.tokens_per_pass is not None:
         parts.append(f"{s.tokens_per_pass:.2f} per pass")
         if s.speedup_estimate is not None:
@@ -127,21 +132,23 @@ def summary(figures: TurnFigures) -> str:
     return " · ".join(parts) if s.emitted else ""
 
 
-def compact(figures: TurnFigures, wide: bool) -> str:
-    """The state of speculation in the one line that a small screen has."""
+def compact(figures: TurnFigures, width: int) -> str:
+    """The state of speculation in one line of at most `width` cells; what matters least gives way first."""
     s = figures.statistics
     last = figures.rounds[-1] if figures.rounds else None
-    parts = []
+    parts: list[tuple[int, str]] = []  # (importance, text), in order of appearance
     if last is not None:
-        parts.append(f"{last.source} {last.drafted}" if last.drafted else "no draft")
+        parts.append((3, f"{last.source} {last.drafted}" if last.drafted else "no draft"))
     if s.tokens_per_pass is not None:
-        parts.append(f"{s.tokens_per_pass:.2f} tok/pass")
-    if s.acceptance_rate is not None and wide:
-        parts.append(f"{s.acceptance_rate:.0%} accepted")
+        parts.append((4, f"{s.tokens_per_pass:.2f} tok/pass"))
+    if s.acceptance_rate is not None:
+        parts.append((2, f"{s.acceptance_rate:.0%} accepted"))
     if s.tokens_per_s is not None:
-        parts.append(speed(s.tokens_per_s))
+        parts.append((6, speed(s.tokens_per_s)))
     if s.speedup_estimate is not None and s.tested:
-        parts.append(gain(s.speedup_estimate))
-    if figures.n_ctx and figures.context_used is not None and wide:
-        parts.append(f"ctx {figures.context_used / figures.n_ctx:.0%}")
-    return " · ".join(parts)
+        parts.append((5, gain(s.speedup_estimate)))
+    if figures.n_ctx and figures.context_used is not None:
+        parts.append((1, f"ctx {figures.context_used / figures.n_ctx:.0%}"))
+    while parts and len(line := " · ".join(text for _, text in parts)) > width:
+        parts.remove(min(parts))
+    return line if parts else ""

@@ -23,10 +23,13 @@ if TYPE_CHECKING:
 
 @cache
 def parser() -> MarkdownIt:
-    """CommonMark with tables, strikethrough and bare links. HTML is text."""
+    """CommonMark with tables, strikethrough and bare links. HTML is text.
+
+    Without underlined headings: the "-" that begins a list would make a heading of the line above it until more comes.
+    """
     from markdown_it import MarkdownIt
 
-    return MarkdownIt("gfm-like", {"html": False})
+    return MarkdownIt("gfm-like", {"html": False}).disable("lheading")
 
 
 class _Block:

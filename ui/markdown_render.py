@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 HEADINGS = {"h1": "bold underline $text-primary", "h2": "bold $text-primary", "h3": "bold $text-accent"}
 QUOTE_BAR, RULE, FAINT = "$text-primary 60%", "$foreground 30%", "$foreground 50%"
-CODE_INLINE, LINK, CODE = "$text-warning on $boost", "underline $text-accent", "on $boost"
+CODE_INLINE, LINK, CODE = "$text-warning on $foreground 8%", "underline $text-accent", "on $foreground 5%"
 _INLINE = {"em": "italic", "strong": "bold", "s": "strike"}
 _BULLETS = "•▪‣◦"
 _NARROWEST_CELL = 4

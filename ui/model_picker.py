@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from rich.cells import cell_len
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import OptionList
-from textual.widgets.option_list import Option
 
 from spec_local.errors import SpecLocalError
 from spec_local.ui.dialogs import FAINT, Heading, Hint
 from spec_local.ui.figures import megabytes
+from spec_local.ui.finder import Finder
 from spec_local.ui.visible import visible
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ class Row:
     """None: it cannot be chosen."""
     target: str = ""
     """Set on a line that goes on to the choice of a draft."""
+    heading: bool = False
+    """It names the lines below it."""
 
 
 class ModelLists:
@@ -58,18 +60,26 @@ class ModelLists:
         self._headers: dict[Path, Header | SpecLocalError] = {}
 
     def targets(self) -> list[Row]:
-        """Pairs first, then every model."""
-        here = {m.entry.name for m in self._models if m.entry and m.path}
-        rows = []
+        """What can run at once comes first: pairs, then single models; then what would have to be fetched."""
+        present = {m.entry.name for m in self._models if m.entry and m.path}
+        pairs: tuple[list[Row], list[Row]] = ([], [])
         for pair in self._pairs:
-            missing = any(name not in here for name in (pair.target, pair.draft))
-            note = f"with {pair.draft}" + (" · to be fetched" if missing else "")
-            rows.append(Row(pair.name, note, Choice(None, "auto", pair.name)))
+            here = pair.target in present and pair.draft in present
+            note = f"drafted by {pair.draft}"
+            pairs[not here].append(Row(pair.name, note, Choice(None, "auto", pair.name)))
+        models: tuple[list[Row], list[Row]] = ([], [])
         for model in self._models:
             size = megabytes(model.bytes) if model.bytes else ""
-            note = " · ".join(part for part in (size, "" if model.path else "to be fetched") if part)
-            rows.append(Row(model.name, note, Choice(model.name, "auto"), target=model.name))
-        return rows
+            models[model.path is None].append(Row(model.name, size, Choice(model.name, "auto"), target=model.name))
+        found: list[Row] = []
+        for title, rows in (
+            ("Pairs on this machine", pairs[0]),
+            ("Models on this machine", models[0]),
+            ("Pairs to fetch", pairs[1]),
+            ("Models to fetch", models[1]),
+        ):
+            found += [Row(title, "", None, heading=True), *rows] if rows else []
+        return found
 
     def drafts(self, target: str) -> list[Row]:
         """Ways to draft for a target; a model that does not fit is there with its reason."""
@@ -119,24 +129,32 @@ class ModelLists:
 
 
 class ModelPicker(ModalScreen["Choice | None"]):
-    """First what to run, then what drafts for it."""
+    """First what to run, then what drafts for it; both narrowed by what is typed.
+
+    Args:
+        make_lists: Reads what there is.
+        loaded: Names of what is loaded now.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape", "back", "Back")]
 
-    def __init__(self, make_lists: Callable[[], ModelLists] = ModelLists) -> None:
+    def __init__(self, make_lists: Callable[[], ModelLists] = ModelLists, loaded: frozenset[str] = frozenset()) -> None:
         super().__init__()
         self._make_lists = make_lists
+        self._loaded = loaded
         self._lists: ModelLists | None = None
         self._rows: Sequence[Row] = ()
+        self._shown: Sequence[Row] = ()
         self._target = ""
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -tall"):
             yield Heading("What shall run?")
-            yield OptionList(Option(Content.styled("looking at what is here …", FAINT), disabled=True), compact=True)
-            yield Hint("Enter chooses · Esc goes back")
+            yield Finder("", _NARROW)
+            yield Hint("Enter chooses · ↑ ↓ move · Esc goes back")
 
     def on_mount(self) -> None:
+        self.query_one(Finder).show([(Content.styled("looking at what is here …", FAINT), False)])
         self._list_targets()
 
     def action_back(self) -> None:
@@ -163,24 +181,60 @@ class ModelPicker(ModalScreen["Choice | None"]):
 
     def _show(self, title: str, rows: Sequence[Row]) -> None:
         self._rows = rows
-        heading = self.query_one(Heading)
-        heading._text = title
-        heading.changed()
-        options = self.query_one(OptionList)
-        options.clear_options()
-        options.add_options([Option(_row_line(row), disabled=row.choice is None) for row in rows])
-        options.highlighted = next((i for i, row in enumerate(rows) if row.choice is not None), None)
-        options.focus()
+        self.query_one(Heading).say(title)
+        self.query_one(Finder).ask_for(_NARROW)
+        self._narrow("")
 
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        row = self._rows[event.option_index]
+    def on_finder_sought(self, event: Finder.Sought) -> None:
+        self._narrow(event.text)
+
+    def _narrow(self, text: str) -> None:
+        self._shown = shown = narrowed(self._rows, text)
+        column = max((cell_len(row.label) for row in shown if row.choice is not None), default=0)
+        lines = [(_row_line(row, min(column, _WIDEST_NAME), row.label in self._loaded), _can_be(row)) for row in shown]
+        at = next((i for i, row in enumerate(shown) if _can_be(row) and row.label in self._loaded), None)
+        nothing = [(Content.styled("Nothing has that in its name.", FAINT), False)]
+        self.query_one(Finder).show(lines or nothing, None if self._target else at)
+
+    def on_finder_chosen(self, event: Finder.Chosen) -> None:
+        row = self._shown[event.index] if event.index < len(self._shown) else None
+        if row is None or row.choice is None:
+            return
         if row.target:
             self._target = row.target
             self._list_drafts(row.target)
-        elif row.choice is not None:
+        else:
             self.dismiss(row.choice)
 
 
-def _row_line(row: Row) -> Content:
-    line = Content(visible(row.label))
-    return line + Content.styled(f"\n  {visible(row.note)}", FAINT) if row.note else line
+_NARROW = "Type to narrow"
+_WIDEST_NAME = 36
+
+
+def _can_be(row: Row) -> bool:
+    return row.choice is not None
+
+
+def narrowed(rows: Sequence[Row], text: str) -> list[Row]:
+    """The rows that hold all words of `text`, in any case, under the headings that still have some."""
+    words = text.casefold().split()
+    found: list[Row] = []
+    for row in rows:
+        if row.heading or all(word in f"{row.label} {row.note}".casefold() for word in words):
+            if row.heading and found and found[-1].heading:
+                found.pop()
+            found.append(row)
+    return found[:-1] if found and found[-1].heading else found
+
+
+def _row_line(row: Row, column: int, loaded: bool) -> Content:
+    if row.heading:
+        return Content.styled(row.label, "bold $text-primary")
+    mark = Content.styled("● ", "$text-success") if loaded else Content("  ")
+    line = mark + visible(row.label)
+    if not row.note:
+        return line
+    if row.choice is None:  # a reason is a sentence, and needs its room
+        return line + Content.styled(f"\n    {visible(row.note)}", FAINT)
+    space = " " * max(2, column + 4 - line.cell_length)
+    return line + space + Content.styled(visible(row.note), FAINT)

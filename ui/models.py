@@ -49,9 +49,10 @@ class Models:
 
     def pull(self, name: str) -> None:
         """Fetch a model; then load what was asked for last, if nothing is loaded."""
-        self._pulling = self._stage.transcript.note(f"Fetching {name} …", "Esc stops; what is there is kept.")
+        self.refuse_second_pull()
         self.doing = f"fetching {name}"
         self._submit(Pull(name))
+        self._pulling = self._stage.transcript.note(f"Fetching {name} …", "Esc stops; what is there is kept.")
 
     def refuse_second_pull(self) -> None:
         """Raise `UsageError` while a model is being fetched."""
@@ -82,19 +83,22 @@ class Models:
 
     def _submit(self, job: Job) -> None:
         self._job = job
+        self._stage.transcript.settle_offers()
         self._worker.submit(job)
         self._stage.refresh_state()
 
     def _load_failed(self, event: events.LoadFailed) -> None:
         self.doing, self._job = "", None
         error, name = event.error, getattr(event.error, "name", None)
-        choices: list[tuple[str, Callable[[], Any]]] = []
-        if isinstance(error, ModelError) and isinstance(name, str):
+        choose: tuple[str, Callable[[], Any]] = ("Choose a model", self._stage.pick_model)
+        again: tuple[str, Callable[[], Any]] = ("Try again", lambda: self.load(event.options))
+        if isinstance(error, ModelError) and isinstance(name, str):  # nothing went wrong: it only is not here yet
             size = getattr(error, "bytes", None)
-            choices.append((f"Fetch it ({megabytes(size)})" if size else "Fetch it", lambda: self.pull(name)))
-        choices.append(("Choose a model", self._stage.pick_model))
-        choices.append(("Try again", lambda: self.load(event.options)))
-        self._stage.transcript.complain(error, choices)
+            fetch = f"Fetch {name}" + (f" ({megabytes(size)})" if size else "")
+            notice = Notice(error.message, "Once it is here, everything works offline.")
+            self._stage.transcript.offer(notice, [(fetch, lambda: self.pull(name)), choose, again])
+        else:
+            self._stage.transcript.offer(Notice(error.message, error.hint, "error"), [again, choose])
 
     def _pulling_on(self, event: events.Pulling) -> None:
         share = f" {event.done / event.total:.0%}" if event.total else ""
@@ -108,7 +112,9 @@ class Models:
         if event.error is not None:
             if notice is not None:
                 notice.remove()
-            self._stage.transcript.complain(event.error, [("Go on", lambda: self.pull(event.name))])
+            failed = Notice(event.error.message, event.error.hint, "error")
+            choices = [("Go on fetching", lambda: self.pull(event.name)), ("Choose a model", self._stage.pick_model)]
+            self._stage.transcript.offer(failed, choices)
             return
         if notice is not None:
             notice.say(f"{event.name} is here now.")

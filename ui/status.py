@@ -16,6 +16,8 @@ from spec_local.ui.lines_view import LinesView
 from spec_local.ui.visible import visible
 
 _FLASH_S = 4.0
+_HINT_WIDTH = 13
+"""Cells kept free for the shortest hint and the mark, beside an answer's figures."""
 FAINT, GOOD, WARN = "$foreground 55%", "$text-success", "$text-warning"
 
 
@@ -57,6 +59,16 @@ class Situation:
     """A message waits to be sent."""
     editing: bool = False
     """What is written replaces an earlier message."""
+    chosen: str = ""
+    """Role of the message that has the keys; empty for none."""
+    choosing: bool = False
+    """A choice in the transcript has the keys."""
+    offered: bool = False
+    """There is something to choose in the transcript."""
+    below: bool = False
+    """The transcript goes on below what is seen."""
+    leaving: bool = False
+    """The program ends when the pass under way does."""
 
 
 class StatusLine(LinesView):
@@ -67,8 +79,9 @@ class StatusLine(LinesView):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._state = Situation()
-        self._figures = ("", "")
-        """The answer's figures in short, and in few words; empty where the panel shows them."""
+        self._figures: TurnFigures | None = None
+        """The answer's figures; None where the panel shows them."""
+        self._shown = ""
         self._flash = ""
         self._timer: Timer | None = None
 
@@ -80,12 +93,13 @@ class StatusLine(LinesView):
 
     def show_figures(self, figures: TurnFigures | None) -> None:
         """Show an answer's figures as they are now; None where the panel does."""
-        short = ("", "")
-        if figures is not None and figures.rounds:
-            short = (show.compact(figures, wide=True), show.compact(figures, wide=False))
-        if short != self._figures:
-            self._figures = short
+        self._figures = figures if figures is not None and figures.rounds else None
+        if self._short(self._inner(self.size.width)) != self._shown:
             self.changed()
+
+    def _short(self, width: int) -> str:
+        """The figures beside a hint of what keys do."""
+        return show.compact(self._figures, width - _HINT_WIDTH) if self._figures is not None else ""
 
     def flash(self, text: str) -> None:
         """Show a text for a few seconds."""
@@ -104,7 +118,8 @@ class StatusLine(LinesView):
             return [Content.styled(visible(self._flash), "bold").truncate(width, ellipsis=True)]
         state = self._state
         left = Content.assemble(("● ", GOOD if state.next_on else WARN))
-        left = left + (self._figures[width < 96] or f"speculation {'on' if state.next_on else 'off'}")
+        self._shown = self._short(width)
+        left = left + (self._shown or f"speculation {'on' if state.next_on else 'off'}")
         room = width - left.cell_length - 2
         hint = Content.styled(next((h for h in self._hints() if cell_len(h) <= room), ""), FAINT)
         space = " " * max(0, width - left.cell_length - hint.cell_length)
@@ -113,13 +128,24 @@ class StatusLine(LinesView):
     def _hints(self) -> tuple[str, ...]:
         """What to do next, in words and in fewer words."""
         state = self._state
+        if state.leaving:
+            return "leaving after this step · Ctrl+Q leaves at once", "leaving …"
+        if state.choosing:
+            return "Enter does it · ↑ ↓ others · Esc back to writing", "Enter does it · Esc back", "Esc back"
+        if state.chosen:
+            keys = ("r again · e edit · c copy · ← → versions", "r again · e edit · c copy", "")
+            return tuple(f"{each} · Esc back".removeprefix(" · ") for each in keys)
         if state.queued:
             when = "the model is there" if state.doing else "this is done"
             return f"sent when {when} · Esc takes it back", "Esc takes it back"
         if state.busy:
-            return ("Esc stops",)
+            return ("PgDn follows · Esc stops", "Esc stops") if state.below else ("Esc stops",)
         if state.doing:
             return f"{state.doing} · Esc stops", "Esc stops"
         if state.editing:
-            return "Enter asks this instead · empty it to keep the old one", "Enter asks this instead"
+            return "Enter asks this instead · Esc keeps the old one", "Esc keeps the old one"
+        if state.offered:
+            return "Tab chooses above · / commands · F1 keys", "Tab chooses above"
+        if state.below:
+            return "PgDn goes on · / commands · F1 keys", "PgDn goes on"
         return "Enter sends · / commands · F1 keys", "/ commands · F1 keys", "F1 keys"

@@ -16,6 +16,7 @@ from textual.widgets import Button
 
 from spec_local.errors import SpecLocalError
 from spec_local.session.store_records import StoredMessage
+from spec_local.ui.figures import counted
 from spec_local.ui.lines_view import LinesView
 from spec_local.ui.turn_view import TurnView, legend
 from spec_local.ui.visible import visible
@@ -58,27 +59,21 @@ class Notice(LinesView):
         return lines
 
 
+class ChoiceButton(Button):
+    """One way on; Enter or a click takes it."""
+
+    def __init__(self, label: str, act: Callable[[], Any], first: bool) -> None:
+        super().__init__(Content(visible(label)), compact=True, variant="primary" if first else "default")
+        self.act = act
+
+
 class Offer(Vertical):
-    """A notice with buttons: a question the program has, or a way on after an error."""
+    """A notice with buttons: a question the program has, or a way on after an error.
 
-    def __init__(self, notice: Notice, choices: Sequence[tuple[str, Callable[[], Any]]]) -> None:
-        super().__init__(classes="offer")
-        self.notice = notice
-        self._choices = list(choices)
-
-    def compose(self) -> ComposeResult:
-        yield self.notice
-        with Horizontal(classes="choices"):
-            for number, (label, _) in enumerate(self._choices):
-                yield Button(
-                    Content(label), id=f"choice-{number}", compact=True, variant="primary" if not number else "default"
-                )
-
-    async def on_button_pressed(self, event: Button.Pressed) -> None:
-        event.stop()
-        number = int((event.button.id or "choice-0").removeprefix("choice-"))
-        self.remove()
-        self.post_message(self.Chosen(self._choices[number][1]))
+    Args:
+        notice: What is said; it stays when the buttons go.
+        choices: Labels and what they stand for, the likeliest first.
+    """
 
     class Chosen(Message):
         """A button was pressed; the application does what it stands for."""
@@ -86,6 +81,32 @@ class Offer(Vertical):
         def __init__(self, act: Callable[[], Any]) -> None:
             super().__init__()
             self.act = act
+
+    def __init__(self, notice: Notice, choices: Sequence[tuple[str, Callable[[], Any]]]) -> None:
+        super().__init__(classes="offer")
+        self.notice = notice
+        self.choices = [ChoiceButton(label, act, not number) for number, (label, act) in enumerate(choices)]
+        self.is_open = True
+        """There is still something to choose."""
+
+    def compose(self) -> ComposeResult:
+        yield self.notice
+        with Horizontal(classes="choices"):
+            yield from self.choices
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        event.stop()
+        if isinstance(event.button, ChoiceButton):
+            self.post_message(self.Chosen(event.button.act))
+
+    def settle(self) -> None:
+        """Take the buttons away: something was done about it."""
+        self.is_open = False
+        self.query(".choices").remove()
+
+
+class Earlier(Offer):
+    """Stands for messages that are not shown; it stays while they are not."""
 
 
 class Legend(LinesView):
@@ -133,8 +154,24 @@ class Transcript(VerticalScroll, can_focus=False):
     def compose(self) -> ComposeResult:
         yield EmptyState(classes="notice -empty")
 
+    class Scrolled(Message):
+        """The end came into view, or left it."""
+
     def on_mount(self) -> None:
         self.anchor()
+
+    @property
+    def is_behind(self) -> bool:
+        """There is more below what is seen."""
+        return self.max_scroll_y - self.scroll_y >= 1
+
+    def watch_scroll_y(self, old: float, new: float) -> None:
+        super().watch_scroll_y(old, new)
+        if self.is_behind != self._was_behind:
+            self._was_behind = self.is_behind
+            self.post_message(self.Scrolled())
+
+    _was_behind = False
 
     def arrange(self, size: Size, optimal: bool = False) -> DockArrangeResult:
         """As Textual does; but a transcript that fits begins at the top. Anchored, it would hang from the bottom, at a
@@ -150,6 +187,27 @@ class Transcript(VerticalScroll, can_focus=False):
     def turns(self) -> list[TurnView]:
         """The messages shown, in order."""
         return [child for child in self.children if isinstance(child, TurnView)]
+
+    @property
+    def chosen(self) -> TurnView | None:
+        """The message that has the keys."""
+        return next((view for view in self.turns if view.has_focus), None)
+
+    def choose(self, index: int) -> None:
+        """Give a message the keys."""
+        turns = self.turns
+        if -len(turns) <= index < len(turns):
+            turns[index].focus()
+
+    def step(self, step: int) -> bool:
+        """Choose the message before or after the chosen one. False where there is none after it."""
+        turns = self.turns
+        at = turns.index(self.chosen) + step if self.chosen in turns else len(turns)
+        if at >= len(turns):
+            return False
+        if at >= 0:
+            turns[at].focus()
+        return True
 
     def turn(self, message: int) -> TurnView | None:
         """The view of a message, if it is shown."""
@@ -171,7 +229,7 @@ class Transcript(VerticalScroll, can_focus=False):
             await self.remove_children()
             parts: list[Any] = []
             if earlier:
-                parts.append(Offer(Notice(f"{earlier} earlier messages"), [("Show them", more)]))
+                parts.append(Earlier(Notice(counted(earlier, "earlier message")), [("Show them", more)]))
             for view in views:
                 view.set_reactive(TurnView.show_provenance, self.show_provenance)
             await self.mount_all([*parts, *views] if views else [EmptyState(classes="notice -empty")])
@@ -185,15 +243,32 @@ class Transcript(VerticalScroll, can_focus=False):
         self.follow()
 
     def note(self, text: str, hint: str = "", kind: str = "note") -> Notice:
-        """Add a notice at the end."""
+        """Add a notice at the end, and go there: it answers what a person did just now."""
         notice = Notice(text, hint, kind)
         self.mount(notice)
+        self.follow()
         return notice
 
-    def complain(self, error: SpecLocalError, choices: Sequence[tuple[str, Callable[[], Any]]] = ()) -> None:
-        """Add an error at the end, with ways on."""
-        notice = Notice(error.message, error.hint, "error")
-        self.mount(Offer(notice, choices) if choices else notice)
+    def complain(self, error: SpecLocalError) -> None:
+        """Add an error at the end."""
+        self.note(error.message, error.hint, "error")
+
+    def offer(self, notice: Notice, choices: Sequence[tuple[str, Callable[[], Any]]]) -> None:
+        """Add a notice with ways on at the end, in place of what was offered before."""
+        self.settle_offers()
+        self.mount(Offer(notice, choices))
+        self.follow()
+
+    def settle_offers(self) -> None:
+        """Something began that answers what was offered: the notices stay, their buttons go."""
+        for offer in self.query(Offer):
+            if offer.is_open and not isinstance(offer, Earlier):
+                offer.settle()
+
+    @property
+    def open_offer(self) -> Offer | None:
+        """The last notice that has something to choose."""
+        return next((offer for offer in reversed(self.query(Offer)) if offer.is_open), None)
 
     def follow(self) -> None:
         """Go to the end and stay there."""

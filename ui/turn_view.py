@@ -21,7 +21,7 @@ from spec_local.ui.visible import visible
 FAINT, WARN, ERROR = "$foreground 50%", "$text-warning", "$text-error"
 ORIGIN_STYLES = {
     Origin.ACCEPTED: "$text-success",
-    Origin.CORRECTION: "$text-error",
+    Origin.CORRECTION: "underline $text-error",
     Origin.BONUS: "$text-accent",
     Origin.PLAIN: "$foreground",
 }
@@ -129,7 +129,7 @@ class TurnView(LinesView, can_focus=True):
                 Content.styled(f"… {hidden} more lines (Enter on the message shows them)", FAINT),
             ]
         for file in self.message.attachments:
-            note = f"+ {visible(file.name)}, {len(file.text.splitlines())} lines"
+            note = f"+ {visible(file.name)}, {show.counted(len(file.text.splitlines()), 'line')}"
             lines.append(Content.styled(note, "$text-accent").truncate(width, ellipsis=True))
         return [*lines, *self._branch_line()]
 
@@ -199,15 +199,19 @@ def provenance_lines(tokens: Iterable[TokenText], width: int) -> list[Content]:
             if number:
                 end_line()
             part = visible(part)
-            if part:
-                text.append(part)
-                spans.append(Span(at, at + len(part), style))
-                at += len(part)
+            text.append(part)
+            if seen := part.strip():  # blanks have no colour, and an underline would give them one
+                start = at + part.index(seen)
+                spans.append(Span(start, start + len(seen), style))
+            at += len(part)
     end_line()
     return found
 
 
 def legend(width: int) -> Content:
     """What the colours of provenance mean."""
-    parts = [Content.styled(f"■ {ORIGIN_NAMES[origin]}", style) for origin, style in ORIGIN_STYLES.items()]
+    parts = [
+        Content.assemble(("■ ", style.removeprefix("underline ")), (ORIGIN_NAMES[origin], style))
+        for origin, style in ORIGIN_STYLES.items()
+    ]
     return Content("   ").join(parts).truncate(width, ellipsis=True)

@@ -12,6 +12,9 @@ from spec_local.errors import UsageError
 LARGEST = 1_000_000
 """Bytes of one attached file; more never fits a context, and is most often a mistake."""
 
+_PUNCTUATION = ".,;:!?)]}>'’”*_`"
+"""What may stand behind a path in a sentence."""
+
 _MENTION = re.compile(r'(?<!\S)@(?:"(?P<quoted>[^"\n]+)"|(?P<bare>[^\s"]+))')
 
 
@@ -41,16 +44,22 @@ def attached(text: str, folder: Path | None = None) -> tuple[Attachment, ...]:
     Raises:
         UsageError: A mentioned file is no UTF-8 text, is too large, or cannot be read.
     """
-    files = []
-    for name in mentions(text):
-        path = (folder or Path.cwd()) / Path(name).expanduser()
-        try:
-            is_file = path.is_file()
-        except (OSError, ValueError):
-            is_file = False
-        if is_file:
-            files.append(read_attachment(path, name))
-    return tuple(files)
+    found: dict[str, Path] = {}
+    for mentioned in mentions(text):
+        # "Look at @notes.txt." ends a sentence; a file that is really called so comes first.
+        for name in dict.fromkeys((mentioned, mentioned.rstrip(_PUNCTUATION))):
+            path = (folder or Path.cwd()) / Path(name).expanduser()
+            if name and _is_file(path):
+                found[name] = path
+                break
+    return tuple(read_attachment(path, name) for name, path in found.items())
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def read_attachment(path: Path, name: str | None = None) -> Attachment:
@@ -76,11 +85,13 @@ def read_attachment(path: Path, name: str | None = None) -> Attachment:
 
 
 def with_attachments(text: str, files: Iterable[Attachment]) -> str:
-    """What the model reads: the message, then each file in a fence longer than any inside it."""
+    """What the model reads: the message, then each file in a fence longer than any inside it, named after its ending,
+    as answers then name theirs."""
     parts = [text]
     for file in files:
         longest = max((len(run) for run in re.findall("`{3,}", file.text)), default=2)
         fence = "`" * (longest + 1)
         body = file.text if file.text.endswith("\n") else f"{file.text}\n"
-        parts.append(f"{file.name}:\n{fence}\n{body}{fence}")
+        ending = re.fullmatch(r"\.(\w+)", Path(file.name).suffix)
+        parts.append(f"{file.name}:\n{fence}{ending[1] if ending else ''}\n{body}{fence}")
     return "\n\n".join(parts)

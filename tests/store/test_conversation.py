@@ -103,6 +103,18 @@ def test_settings_of_the_conversation_win_over_the_command_line(talk):
     assert talk.sampling(Sampling(temperature=1.0)).temperature == 1.0
 
 
+@pytest.mark.parametrize("text", ["Read @a.py.", "(see @a.py)", "@a.py, please", "is it @a.py?", "the file “ @a.py”"])
+def test_a_mention_may_end_a_sentence(tmp_path, text):
+    (tmp_path / "a.py").write_text("x = 1\n")
+    assert attached(text, tmp_path) == (Attachment("a.py", "x = 1\n"),)
+
+
+def test_a_file_that_is_really_called_so_comes_first(tmp_path):
+    (tmp_path / "a.").write_text("dot\n")
+    (tmp_path / "a").write_text("plain\n")
+    assert attached("Read @a.", tmp_path) == (Attachment("a.", "dot\n"),)
+
+
 @pytest.mark.parametrize(
     ("text", "title"),
     [
@@ -200,7 +212,8 @@ def test_what_cannot_be_attached(tmp_path, data, reason):
 
 def test_a_fence_in_a_file_does_not_end_its_fence():
     text = with_attachments("look", [Attachment("r.md", "```py\n````\n")])
-    assert text == "look\n\nr.md:\n`````\n```py\n````\n`````"
+    assert text == "look\n\nr.md:\n`````md\n```py\n````\n`````"
+    assert with_attachments("look", [Attachment("Makefile", "all:")]) == "look\n\nMakefile:\n```\nall:\n```"
 
 
 def test_export_writes_both_kinds_and_overwrites_nothing(talk, tmp_path, monkeypatch):

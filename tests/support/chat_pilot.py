@@ -16,7 +16,7 @@ from spec_local.session.options import EngineOptions
 from spec_local.session.store import IN_MEMORY, Store
 from spec_local.ui.app import ChatApp
 from spec_local.ui.dialogue import Dialogue
-from spec_local.ui.transcript import Notice
+from spec_local.ui.transcript import ChoiceButton, Notice
 
 PATIENCE_S = 90.0
 """A test machine may be very busy; nothing here depends on how long something takes."""
@@ -71,6 +71,21 @@ class Chat:
         await self.enter(text)
         await self.until(lambda: len(self.engine.requests) > asked, "the question reaches the engine")
         await self.idle()
+
+    async def choose(self, label: str) -> None:
+        """Press the button that begins like this, with the keys."""
+
+        def found() -> ChoiceButton | None:
+            offer = self.app.transcript.open_offer
+            return next((c for c in offer.choices if str(c.label).startswith(label)), None) if offer else None
+
+        await self.until(lambda: found() is not None, f"something offers {label}")
+        await self.pilot.press("tab")
+        choice = found()
+        assert choice is not None
+        while not choice.has_focus:
+            await self.pilot.press("down")
+        await self.pilot.press("enter")
 
     async def idle(self) -> None:
         """Wait until nothing is under way."""

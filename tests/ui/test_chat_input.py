@@ -175,8 +175,8 @@ async def test_paths_complete_and_are_attached(tmp_path, monkeypatch):
         await c.until(lambda: c.engine.requests)
         await c.idle()
         content = c.engine.requests[0]["prompt"][0]["content"]
-        assert content == '@"notes [draft].txt" \n\nnotes [draft].txt:\n```\nthe contents\n```'
-        assert "+ notes [draft].txt, 1 lines" in c.screen_text()
+        assert content == '@"notes [draft].txt" \n\nnotes [draft].txt:\n```txt\nthe contents\n```'
+        assert "+ notes [draft].txt, 1 line" in c.screen_text()
         assert c.texts[0] == '@"notes [draft].txt" '
 
 
@@ -271,7 +271,7 @@ async def test_every_command_is_in_the_keys_panel_and_the_palette():
         palette = {command.title for command in c.app.get_system_commands(c.app.screen)}
         for command in COMMANDS:
             assert f"/{command.name}" in shown, command.name
-            assert command.needs_argument or f"/{command.name}" in palette
+            assert f"/{command.name}" in palette
         await c.pilot.press("escape")
         await c.until(lambda: len(c.app.screen_stack) == 1)
 

@@ -223,7 +223,7 @@ async def test_an_engine_error_stands_in_the_transcript_and_the_chat_goes_on():
         assert "half" in shown
         assert "The device [/] is gone. Look [bold]after it." in shown
         assert "Try again" in shown
-        await c.pilot.click("#choice-0")
+        await c.choose("Try again")
         await c.until(lambda: c.texts == ["question", "whole"])
 
 
@@ -283,7 +283,7 @@ async def test_long_conversations_show_their_end_and_the_rest_on_request():
         await c.until(lambda: len(c.texts) == 20)
         assert c.texts[-2] == "question 12"
         assert "6 earlier messages" in c.notices
-        await c.dialogue.show(everything=True)
+        await c.dialogue.scene.show(everything=True)
         assert len(c.texts) == 26
 
 
