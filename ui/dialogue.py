@@ -350,7 +350,7 @@ class Dialogue:
             self._stage.transcript.note(note, kind="warning")
         if seen:
             if event is not None and event.error is not None:
-                self._offer_more()
+                self._offer_more(event.error)
             self._stage.show_figures(live.figures)
 
     async def _take_back(self, live: Live, error: SpecLocalError | None, seen: bool) -> None:
@@ -417,10 +417,11 @@ class Dialogue:
         if live.conversation is self.conversation:
             self._stage.show_figures(live.figures)
 
-    def _offer_more(self) -> None:
+    def _offer_more(self, error: SpecLocalError) -> None:
         """Ways on after an answer that failed."""
         choices: list[tuple[str, Callable[[], Any]]] = [("Try again", self.regenerate)]
         choices.append(("Choose a model", self._stage.pick_model))
+        choices += self.models.without_workers(error)
         self._stage.transcript.mount(Offer(Notice("The conversation can go on."), choices))
 
     def _require_engine(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from spec_local.errors import ModelError, UsageError
+from spec_local.errors import ModelError, SpecLocalError, UsageError, WorkerError
 from spec_local.ui import events
 from spec_local.ui.figures import megabytes
 from spec_local.ui.stage import Stage
@@ -74,6 +74,13 @@ class Models:
         elif isinstance(event, events.Pulled):
             self._pulled(event)
 
+    def without_workers(self, error: SpecLocalError | None) -> list[tuple[str, Callable[[], Any]]]:
+        """The way on where a worker failed and the model may run here."""
+        options = self.options
+        if not isinstance(error, WorkerError) or options is None or not options.rpc:
+            return []
+        return [("Go on without workers", lambda: self.load(options.without_workers()))]
+
     def say_once(self, notice: str) -> None:
         """Show a notice, unless it was shown before."""
         if notice not in self._said:
@@ -94,6 +101,7 @@ class Models:
             choices.append((f"Fetch it ({megabytes(size)})" if size else "Fetch it", lambda: self.pull(name)))
         choices.append(("Choose a model", self._stage.pick_model))
         choices.append(("Try again", lambda: self.load(event.options)))
+        choices += self.without_workers(error)
         self._stage.transcript.complain(error, choices)
 
     def _pulling_on(self, event: events.Pulling) -> None:
