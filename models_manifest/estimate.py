@@ -123,18 +123,18 @@ def repacked_bytes(header: Header, gpu_layers: int = 0, machine: str = "") -> in
 
     Args:
         header: The model.
-        gpu_layers: Layers at the end of the model that lie on other devices.
+        gpu_layers: Layers that lie on other devices: the output, then blocks from the end of the model.
         machine: Processor family as `platform.machine()` names it; empty for this one's.
     """
     import platform
 
     arm = (machine or platform.machine()).lower() in ("arm64", "aarch64")
-    on_host = max(0, header.layers.count - max(0, gpu_layers))
+    on_host = max(0, header.layers.count - max(0, gpu_layers - 1))
     total = 0
     for tensor in header.tensors:
         prefix, _, rest = tensor.name.partition(".")
         number = rest.partition(".")[0]
-        here = int(number) < on_host if prefix == "blk" and number.isdecimal() else gpu_layers <= header.layers.count
+        here = int(number) < on_host if prefix == "blk" and number.isdecimal() else gpu_layers <= 0
         is_matrix = len(tensor.shape) > 1 and tensor.shape[1] % 8 == 0 and not tensor.name.startswith("token_embd")
         if here and is_matrix and tensor.type in (_REPACKED_ARM if arm else _REPACKED_X86):
             total += tensor.bytes
@@ -211,8 +211,8 @@ def largest_context(
 def split_weights(header: Header, gpu_layers: int) -> WeightSplit:
     """Where the weights lie with the last `gpu_layers` layers offloaded.
 
-    As in llama.cpp: the token embedding stays on the host, and the output layer is offloaded with one layer more than
-    the model has; where the two are one tensor, the device gets a copy of it.
+    As in llama.cpp: the token embedding stays on the host, and the output layer counts as the last layer, which is the
+    first one to be offloaded; where the two are one tensor, the device gets a copy of it.
     """
     layers = [0] * header.layers.count
     embedding = output = 0
@@ -227,13 +227,11 @@ def split_weights(header: Header, gpu_layers: int) -> WeightSplit:
             output += tensor.bytes if prefix == "token_embd" and not has_output else 0
         else:
             output += tensor.bytes
-    offloaded = min(max(gpu_layers, 0), header.layers.count)
-    device = sum(layers[header.layers.count - offloaded :])
-    host = sum(layers) - device + embedding
-    if gpu_layers > header.layers.count:
-        return WeightSplit(host=host, device=device + output)
+    if gpu_layers > 0:
+        device = sum(layers[header.layers.count - min(gpu_layers - 1, header.layers.count) :])
+        return WeightSplit(host=sum(layers) - device + embedding, device=device + output)
     tied = 0 if has_output else embedding  # not a second copy while it is on the host
-    return WeightSplit(host=host + max(0, output - tied), device=device)
+    return WeightSplit(host=sum(layers) + embedding + max(0, output - tied), device=0)
 
 
 def _row_bytes(elements: int, type_name: str) -> int:

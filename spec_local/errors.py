@@ -45,6 +45,10 @@ class BackendError(SpecLocalError):
     """llama.cpp cannot run here: not installed, or it failed inside a call."""
 
 
+class WorkerError(BackendError):
+    """A worker that was to take layers is not there, speaks another protocol, or was lost with what it held."""
+
+
 class CacheError(BackendError):
     """A key/value cache could not be brought to the state the next pass needs."""
 

@@ -85,7 +85,7 @@ def pick(app: ChatApp, name: str) -> None:
     def chosen(choice: Choice | None) -> None:
         if choice is not None:
             update = {"target": choice.target, "draft": choice.draft, "pair": choice.pair}
-            app.options = (app.options or EngineOptions()).model_copy(update=update)
+            app.options = (app.dialogue.models.options or app.options or EngineOptions()).model_copy(update=update)
             app.dialogue.load(app.options)
 
     if name:

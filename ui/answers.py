@@ -15,6 +15,7 @@ from spec_local.errors import SpecLocalError, UsageError
 from spec_local.ui import events
 from spec_local.ui.figures import TurnFigures
 from spec_local.ui.live import Live
+from spec_local.ui.models import Models
 from spec_local.ui.scene import Scene
 from spec_local.ui.stage import Stage
 from spec_local.ui.transcript import Notice
@@ -34,7 +35,7 @@ class Answers:
         stage: The application.
         scene: The conversation in view.
         worker: The engine's thread.
-        say_once: Shows what a person should know about an engine.
+        models: The models, which know what to say about an engine, and the ways on after an error.
         regenerate: Answers the last question again.
     """
 
@@ -43,13 +44,13 @@ class Answers:
         stage: Stage,
         scene: Scene,
         worker: EngineWorker,
-        say_once: Callable[[str], None],
+        models: Models,
         regenerate: Callable[[], object],
     ) -> None:
         self._stage = stage
         self._scene = scene
         self._worker = worker
-        self._say_once = say_once
+        self._models = models
         self._regenerate = regenerate
         self._live: dict[int, Live] = {}
         self._numbers = itertools.count(-1, -1)
@@ -166,7 +167,7 @@ class Answers:
                     Notice(text, "The system message stays; a larger --n-ctx holds more."), before=live.view
                 )
         for notice in event.notices:
-            self._say_once(notice)
+            self._models.say_once(notice)
 
     def _prefilling(self, live: Live, event: events.Prefilling) -> None:
         live.figures.prefilling = (event.done, event.total)
@@ -219,7 +220,7 @@ class Answers:
             self._stage.transcript.note(note, kind="warning")
         if seen:
             if event is not None and event.error is not None:
-                self._offer_more()
+                self._offer_more(event.error)
             self._stage.show_figures(live.figures)
 
     async def _take_back(self, live: Live, error: SpecLocalError | None, seen: bool) -> None:
@@ -242,12 +243,11 @@ class Answers:
         elif not others:
             self._stage.transcript.note("Stopped before the first word; your message is back in the input.")
 
-    def _offer_more(self) -> None:
+    def _offer_more(self, error: SpecLocalError) -> None:
         """Ways on after an answer that failed."""
-        self._stage.transcript.offer(
-            Notice("The conversation can go on."),
-            [("Try again", self._regenerate), ("Choose a model", self._stage.pick_model)],
-        )
+        choices = [("Try again", self._regenerate), ("Choose a model", self._stage.pick_model)]
+        choices += self._models.without_workers(error)
+        self._stage.transcript.offer(Notice("The conversation can go on."), choices)
 
     # -- small things ----------------------------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ class Dialogue:
         """Sampling from the command line and the configuration."""
         self.models = Models(stage, worker)
         self.scene = Scene(stage, store, system)
-        self.answers = Answers(stage, self.scene, worker, self.models.say_once, self.regenerate)
+        self.answers = Answers(stage, self.scene, worker, self.models, self.regenerate)
         self.next_on = True
         """Whether the next turn speculates."""
         self.queued: str | None = None

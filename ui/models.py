@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from spec_local.errors import ModelError, UsageError
+from spec_local.errors import ModelError, SpecLocalError, UsageError, WorkerError
 from spec_local.ui import events
 from spec_local.ui.figures import megabytes
 from spec_local.ui.stage import Stage
@@ -75,6 +75,13 @@ class Models:
         elif isinstance(event, events.Pulled):
             self._pulled(event)
 
+    def without_workers(self, error: SpecLocalError | None) -> list[tuple[str, Callable[[], Any]]]:
+        """The way on where a worker failed and the model may run here."""
+        options = self.options
+        if not isinstance(error, WorkerError) or options is None or not options.rpc:
+            return []
+        return [("Go on without workers", lambda: self.load(options.without_workers()))]
+
     def say_once(self, notice: str) -> None:
         """Show a notice, unless it was shown before."""
         if notice not in self._said:
@@ -98,7 +105,8 @@ class Models:
             notice = Notice(error.message, "Once it is here, everything works offline.")
             self._stage.transcript.offer(notice, [(fetch, lambda: self.pull(name)), choose, again])
         else:
-            self._stage.transcript.offer(Notice(error.message, error.hint, "error"), [again, choose])
+            choices = [again, choose, *self.without_workers(error)]
+            self._stage.transcript.offer(Notice(error.message, error.hint, "error"), choices)
 
     def _pulling_on(self, event: events.Pulling) -> None:
         share = f" {event.done / event.total:.0%}" if event.total else ""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from spec_local.errors import Aborted, BackendError, ContextFullError, SpecLocalError, UsageError
+from spec_local.errors import Aborted, BackendError, ContextFullError, SpecLocalError, UsageError, WorkerError
 from spec_local.session.conversation import Turns, fit, reserve_for
 from spec_local.session.provenance import ProvenanceDecoder, TokenText
 from spec_local.session.store_records import State, StoredMessage
@@ -169,6 +169,8 @@ class EngineWorker:
         self._guard = threading.Lock()
         """Held while `_engine` or `_open` change, and by `cancel`, which may come at any moment."""
         self._engine: ChatEngine | None = None
+        self._options: EngineOptions | None = None
+        """What was loaded last; loaded again where it was lost with a worker."""
         self._thread = threading.Thread(target=self._run, name="spec-local engine", daemon=True)
 
     def start(self) -> None:
@@ -223,9 +225,18 @@ class EngineWorker:
             engine.close()
 
     def _load(self, job: Load) -> None:
+        self._free()
+        self._options = None
+        try:
+            self._post(events.Loaded(job.options, self._make(job.options, job)))
+        except Exception as error:
+            stopped = UsageError("Loading was stopped.", "/model chooses a model and loads it.")
+            self._post(events.LoadFailed(job.options, stopped if job.cancelled.is_set() else as_sentence(error)))
+
+    def _make(self, options: EngineOptions, job: Job) -> events.EngineFacts:
+        """Load an engine for `job`, to be used from now on; what keeps it from that is raised."""
         from spec_local.sampling.params import Sampling
 
-        self._free()
         last = 0.0
 
         def progress(what: str, fraction: float) -> bool:
@@ -239,18 +250,31 @@ class EngineWorker:
         try:
             if job.cancelled.is_set():
                 raise Aborted("Stopped.")
-            engine = self._loader(job.options, progress)
+            engine = self._loader(options, progress)
             sampling, origins = engine.complete(Sampling())
             facts = events.EngineFacts(engine.describe(), engine.n_ctx, tuple(engine.notices), sampling, origins)
-        except Exception as error:
+        except BaseException:
             if engine is not None:
                 engine.close()
-            stopped = UsageError("Loading was stopped.", "/model chooses a model and loads it.")
-            self._post(events.LoadFailed(job.options, stopped if job.cancelled.is_set() else as_sentence(error)))
-            return
+            raise
         with self._guard:
-            self._engine = engine
-        self._post(events.Loaded(job.options, facts))
+            self._engine, self._options = engine, options
+        return facts
+
+    def _load_again(self, job: Answer) -> None:
+        """Load what was lost with a worker, with the workers there are now.
+
+        Raises:
+            BackendError: Nothing was loaded before, or, as a `WorkerError`, the worker is still missing.
+        """
+        if self._options is None:
+            raise BackendError("There is no model to answer with.", "/model chooses one.")
+        try:
+            facts = self._make(self._options, job)
+        except BaseException:
+            self._post(events.Loading("", 1.0))  # nothing goes on any more
+            raise
+        self._post(events.Loaded(self._options, facts))
 
     def _pull(self, job: Pull) -> None:
         last = 0.0
@@ -273,12 +297,12 @@ class EngineWorker:
         self._post(events.Pulled(job.name, error))
 
     def _answer(self, job: Answer) -> None:
-        engine, recorder = self._engine, _Recorder(job, self._post, self._clock)
+        recorder = _Recorder(job, self._post, self._clock)
         stream: AnswerStream | None = None
         try:
-            if engine is None:
-                raise BackendError("There is no model to answer with.", "/model chooses one.")
-            if not job.cancelled.is_set():
+            if self._engine is None and not job.cancelled.is_set():
+                self._load_again(job)
+            if (engine := self._engine) is not None and not job.cancelled.is_set():
                 stream = self._open_stream(engine, job)
                 decoder = ProvenanceDecoder(engine.vocabulary.piece)
                 for piece in stream:
@@ -287,7 +311,12 @@ class EngineWorker:
                         break
             result = self._close_stream(stream, job.cancelled.is_set())
         except Exception as error:
-            recorder.end(None, as_sentence(error), refused=stream is None and isinstance(error, ContextFullError))
+            if isinstance(error, WorkerError):
+                self._free()  # the engine is lost with what the worker held; the next answer loads it again
+            if job.cancelled.is_set() and stream is None:
+                recorder.end(None)
+            else:
+                recorder.end(None, as_sentence(error), refused=stream is None and isinstance(error, ContextFullError))
         else:
             recorder.end(result)
 

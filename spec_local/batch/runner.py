@@ -21,7 +21,7 @@ from spec_local.batch.concurrency import Concurrency, Fixed
 from spec_local.batch.failures import Failure, ItemError, failure_message, failure_type
 from spec_local.batch.feed import Feed
 from spec_local.batch.records import BadLine, Id, Item
-from spec_local.errors import Aborted, BackendError
+from spec_local.errors import Aborted, BackendError, WorkerError
 from spec_local.session.generation import Generation, Progress, Request
 from spec_local.session.result import Result
 
@@ -231,13 +231,13 @@ class Runner:
         """The outcome of a generation that has ended; None where it was dropped by `stop`.
 
         Raises:
-            BackendError: It is the last of several in a row that the backend failed.
+            BackendError: It is the last of several in a row that the backend failed, or a worker took the model.
         """
         item, sequence = active.item, active.generation.sequence
         if sequence.finish == "error":
             error = sequence.error or BackendError("The sequence failed.")
             self._failed_in_a_row += isinstance(error, BackendError)
-            if self._failed_in_a_row >= _DEAD_AFTER:
+            if self._failed_in_a_row >= _DEAD_AFTER or isinstance(error, WorkerError):  # no line's fault
                 raise error
             return self._failure(item, error)
         if sequence.finish == "cancelled":

@@ -84,7 +84,7 @@ class Rig:
 
     def _context(self, like: Context, rows: int, pad_width: int = 0) -> Context:
         options = replace(like.options, n_ctx=self.n_ctx, n_seq=1, max_rows=rows, pad_width=pad_width)
-        return self._undo.enter_context(_closing(Context(like.model, options)))
+        return self._undo.enter_context(_closing(like.sibling(options)))
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 

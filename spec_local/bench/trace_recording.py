@@ -25,10 +25,8 @@ def draft_rows(engine: Engine) -> Iterator[LanguageModel | None]:
     if draft is None or "model" not in engine.speculator.drafters:
         yield None
         return
-    from spec_local.llama.context import Context
-
     options = replace(draft.options, n_seq=1, max_rows=ROWS, n_batch=max(ROWS, draft.options.n_batch))
-    context = Context(draft.model, options)
+    context = draft.sibling(options)
     try:
         yield context
     finally:

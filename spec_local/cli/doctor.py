@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,14 @@ EPILOG = """\
 examples:
   spec-local doctor
   spec-local doctor --json > report.json
+  spec-local doctor --rpc 192.168.7.2:50052
 """
 _LOW_DISK = 5e9
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """One flag."""
+    """Two flags."""
+    parser.add_argument("--rpc", action="append", metavar="HOST:PORT", help="look at a worker too (repeatable)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -36,7 +38,11 @@ def run(arguments: Any) -> int:
     """Look at everything; exit 0, or 4 where llama.cpp cannot compute at all."""
     report: dict[str, Any] = {"spec_local": __version__}
     problems: list[dict[str, str]] = []
-    for name, look in _SECTIONS.items():
+    sections = dict(_SECTIONS)
+    if arguments.rpc or "rpc" in (settings := resolve({})):
+        endpoints = arguments.rpc or settings["rpc"].value
+        sections["workers"] = lambda problems: _workers(endpoints, problems)
+    for name, look in sections.items():
         try:
             report[name] = look(problems)
         except SpecLocalError as error:
@@ -109,6 +115,30 @@ def _decode(problems: list[dict[str, str]]) -> list[dict[str, Any]]:
                 else (f"Leave the device out with --device, or rebuild: python3 scripts/bootstrap.py (device {name}).")
             )
             problems.append({"problem": f"On {entries[-1]['device']}, {answer.problem}", "hint": hint})
+    return entries
+
+
+def _workers(endpoints: Sequence[str], problems: list[dict[str, str]]) -> list[dict[str, Any]]:
+    """Every worker with its devices, and a decode on each."""
+    from spec_local.llama.probe import probe_worker
+    from spec_local.llama.rpc import ask_workers
+
+    entries = []
+    for worker in ask_workers(endpoints):
+        devices = []
+        for device in worker.devices:
+            problem = probe_worker(endpoints, device.name)
+            if problem:
+                problems.append({"problem": f"On {device.name} of {worker.endpoint}: {problem}", "hint": ""})
+            devices.append(
+                {
+                    "name": device.name,
+                    "free_bytes": device.free_bytes,
+                    "total_bytes": device.total_bytes,
+                    "works": not problem,
+                }
+            )
+        entries.append({"endpoint": worker.endpoint, "round_trip_ms": 1e3 * worker.round_trip_s, "devices": devices})
     return entries
 
 
@@ -199,6 +229,12 @@ def _print(report: dict[str, Any]) -> None:
     for entry in report["decode"] if isinstance(report["decode"], list) else []:
         how = "decodes" if entry["works"] else "FAILS"
         line("decode", f"{entry['device']}: {how}{'' if entry['repack'] else ' (weights not repacked)'}")
+    workers = report.get("workers", [])
+    for worker in workers if isinstance(workers, list) else []:
+        for device in worker["devices"]:
+            size = f"{device['free_bytes'] / 1e9:.1f} of {device['total_bytes'] / 1e9:.1f} GB free"
+            trip, how = f"{worker['round_trip_ms']:.1f} ms away", "decodes" if device["works"] else "FAILS"
+            line("worker", f"{device['name']}: {worker['endpoint']}, {size}, {trip}, {how}")
     line(
         "memory",
         f"{memory['available_bytes'] / 1e9:.1f} of {memory['total_bytes'] / 1e9:.1f} GB available, "

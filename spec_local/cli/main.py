@@ -22,6 +22,7 @@ COMMANDS = {
     "verify": "check that speculation changes nothing, on this machine with this pair",
     "models": "list, fetch and check models",
     "doctor": "check this machine: build, devices, memory, folders, and a decode on each device",
+    "worker": "lend this machine's devices to spec-local on another one",
     "config": "show the settings in force and where each comes from",
 }
 

@@ -105,7 +105,10 @@ OPTIONS: tuple[Option, ...] = (
     Option("gpu_layers", "device", _layers, "layers to offload: N, auto or all", metavar="N", default="all"),
     Option("draft_gpu_layers", "device", _layers, "the same for the draft", metavar="N", default="all"),
     Option("device", "device", _names, "offload devices, comma-separated; none for the CPU", metavar="NAMES"),
-    Option("draft_device", "device", _names, "the same for the draft", metavar="NAMES"),
+    Option(
+        "draft_device", "device", _names, "the same for the draft", metavar="NAMES", default="as far as they are here"
+    ),
+    Option("rpc", "device", str, "a `spec-local worker` that lends its devices", metavar="HOST:PORT", many=True),
     Option("main_gpu", "device", int, "device that holds all with --split-mode none", metavar="N", default="0"),
     Option("split_mode", "device", str, "how devices share a model", choices=("none", "layer", "row"), default="layer"),
     Option("tensor_split", "device", _shares, "share of the model per device, as 3,1", metavar="SHARES"),

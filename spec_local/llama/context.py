@@ -64,12 +64,18 @@ class ContextOptions:
 class Context:
     """Caches of `n_seq` sequences over one model. Used from one thread; only `abort` may come from another.
 
+    Args:
+        model: Stays open as long as the context.
+        options: How it is made.
+        abort_flag: Two bytes that stop the passes while the first is not zero, where they shall lie in memory that
+            others see too.
+
     Raises:
         BackendError: llama.cpp cannot make the context (most often: not enough memory).
         UsageError: An option does not exist.
     """
 
-    def __init__(self, model: Model, options: ContextOptions) -> None:
+    def __init__(self, model: Model, options: ContextOptions, abort_flag: Any = None) -> None:
         self._lib = llama()
         self._handle: Any = None
         self.model = model
@@ -102,7 +108,7 @@ class Context:
         self.memory = self._claimed_memory()
         """How its caches can be cut back: what the model says of itself, until `memory_probe.classify` has tried it."""
         self._batch = _Batch(self._lib, self.n_batch)
-        self._abort_flag = ctypes.create_string_buffer(2)
+        self._abort_flag = abort_flag if abort_flag is not None else ctypes.create_string_buffer(2)
         callback = ctypes.cast(_strlen(), self._lib.ggml_abort_callback)
         self._lib.llama_set_abort_callback(self._handle, callback, ctypes.cast(self._abort_flag, ctypes.c_void_p))
 
@@ -329,6 +335,10 @@ class Context:
     def abort(self, stop: bool) -> None:
         """Stop the pass that is running and every further one (True), or allow passes again. Any thread may call it."""
         self._abort_flag[0] = b"\x01" if stop else b"\x00"
+
+    def sibling(self, options: ContextOptions) -> Context:
+        """Another context over the same weights; raises as the constructor."""
+        return Context(self.model, options)
 
     def close(self) -> None:
         """Free the caches; harmless when done twice."""

@@ -29,6 +29,11 @@ def set_verbose(verbose: bool) -> None:
     _verbose = verbose
 
 
+def is_verbose() -> bool:
+    """Whether the log is copied to stderr."""
+    return _verbose
+
+
 def recent_log(errors_only: bool = False) -> list[str]:
     """The last lines llama.cpp logged, oldest first; with `errors_only` just its errors."""
     return [text.rstrip("\n") for level, text in _log if text.strip() and (level == _ERROR or not errors_only)]

@@ -47,6 +47,7 @@ class Model:
         path: A GGUF file; of a split file, its first part.
         offload: Where the weights go.
         progress: Called with 0.0 … 1.0 while loading; return False to cancel.
+        vocabulary_only: Leave the weights where they are: only vocabulary, metadata and chat template are here then.
 
     Raises:
         ModelError: The file cannot be loaded, or loading was cancelled.
@@ -54,13 +55,18 @@ class Model:
     """
 
     def __init__(
-        self, path: Path, offload: Offload = Offload(), progress: Callable[[float], bool] | None = None
+        self,
+        path: Path,
+        offload: Offload = Offload(),
+        progress: Callable[[float], bool] | None = None,
+        vocabulary_only: bool = False,
     ) -> None:
         self._lib = llama()
         self.path = path
         self._handle: Any = None
         params = self._lib.llama_model_default_params()
         keep = self._apply(params, offload)  # arrays the parameters point to, alive until the load ends
+        params.vocab_only = vocabulary_only
         cancelled = False
         raised: list[BaseException] = []  # ctypes would print what a callback raises, Ctrl-C above all, and go on
 
@@ -81,8 +87,11 @@ class Model:
         if not self._handle:
             if cancelled:
                 raise ModelError(f"Loading {path} was cancelled.")
+            said = first_error()
+            whole = "split buffers" in said  # no matter of the file: these devices cannot share a matrix
             raise ModelError(
-                f"llama.cpp cannot load {path}{first_error()}.", "Check the file with `spec-local models show`."
+                f"llama.cpp cannot load {path}{said}.",
+                "Use --split-mode layer." if whole else "Check the file with `spec-local models show`.",
             )
         self.vocabulary = Vocabulary(self._lib.llama_model_get_vocab(self._handle))
         if not self._lib.llama_model_has_decoder(self._handle):

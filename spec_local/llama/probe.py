@@ -14,12 +14,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 
 from spec_local.errors import BackendError, SpecLocalError
+from spec_local.llama.context import Context, ContextOptions
+from spec_local.llama.model import Model, Offload
 from spec_local.paths import cache_folder
 
 TIMEOUT_S = 120
@@ -60,6 +62,23 @@ def probe(devices: Sequence[str] = (), *, fresh: bool = False) -> Probe:
     except OSError:
         pass  # then the next start asks again
     return answer
+
+
+def probe_worker(endpoints: Sequence[str], device: str) -> str:
+    """What is wrong with a decode on a worker's device, as a sentence; empty where nothing is. Nothing is remembered.
+
+    Args:
+        endpoints: All workers, in the order their devices are numbered.
+        device: RPC0, RPC1, …
+    """
+    from spec_local.llama.hosted import Host
+
+    try:
+        with Host(endpoints) as host:
+            _decode_tiny(lambda path, options: host.open(path, Offload(devices=(device,)), options))
+    except BackendError as error:
+        return error.message
+    return ""
 
 
 def require_backend(devices: Sequence[str] = ()) -> Probe:
@@ -121,19 +140,30 @@ def _run_child(devices: Sequence[str], repack: bool) -> str:
 
 def decode_once(devices: Sequence[str], repack: bool) -> None:
     """Load the tiny model and decode two tokens; raises or dies where that is impossible."""
+
+    def open_here(path: Path, options: ContextOptions) -> Context:
+        return Context(Model(path, Offload(devices=tuple(devices), repack=repack)), options)
+
+    _decode_tiny(open_here)
+
+
+def _decode_tiny(open_context: Callable[[Path, ContextOptions], Context]) -> None:
+    """Two tokens through the tiny model.
+
+    Raises:
+        BackendError: The model cannot be loaded or decoded, or gives no numbers.
+    """
     from spec_local.language_model import Chunk
-    from spec_local.llama.context import Context, ContextOptions
-    from spec_local.llama.model import Model, Offload
     from spec_local.llama.tiny_model import write_tiny_model
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tiny.gguf"
         write_tiny_model(path)
-        with Model(path, Offload(devices=tuple(devices), repack=repack)) as model:
-            context = Context(model, ContextOptions(n_ctx=64, n_batch=32))
-            (logits,) = context.decode([Chunk(0, [72, 105], 2)])
-            finite = bool((abs(logits) < 1e30).all())
-            context.close()
+        context = open_context(path, ContextOptions(n_ctx=64, n_batch=32))
+        (logits,) = context.decode([Chunk(0, [72, 105], 2)])
+        finite = bool((abs(logits) < 1e30).all())
+        context.close()
+        context.model.close()
     if not finite:
         raise BackendError("The first decode gives no finite numbers.")
 

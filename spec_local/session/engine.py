@@ -109,6 +109,7 @@ class Engine:
                 "target": self._target.memory.kind.value,
                 "draft": None if draft is None else draft.memory.kind.value,
             },
+            **({"workers": [worker.endpoint for worker in loaded.workers]} if loaded.host is not None else {}),
         }
         self._speculator = Speculator(
             self._target, drafters, self._controller(list(drafters)), max_rows=options.max_rows
@@ -263,6 +264,11 @@ class Engine:
     def memory(self) -> MemoryPlan:
         """What the models were estimated to take, and what was free."""
         return self._loaded.memory
+
+    @property
+    def lost(self) -> str:
+        """Why the models are gone, where a worker took them along; empty while all is well. Only `close` helps then."""
+        return self._loaded.host.lost if self._loaded.host is not None and not self._closed else ""
 
     @property
     def speculator(self) -> Speculator:

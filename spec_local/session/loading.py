@@ -11,12 +11,23 @@ from pathlib import Path
 from spec_local import models_manifest as manifest
 from spec_local.errors import BackendError, ModelError, PairError, UsageError
 from spec_local.llama.context import Context, ContextOptions
-from spec_local.llama.devices import pick_devices
+from spec_local.llama.devices import is_cpu_alone, pick_devices
+from spec_local.llama.hosted import Host, HostedContext
 from spec_local.llama.memory_probe import classify
 from spec_local.llama.model import ALL_LAYERS, Model, Offload
 from spec_local.llama.probe import require_backend
+from spec_local.llama.rpc import Worker, ask_workers
 from spec_local.models_manifest import Header, ResolvedModel, show_bytes, split_files
-from spec_local.session.memory import MemoryPlan, plan, snapshots, suggestions, with_sizes, without_draft
+from spec_local.session.memory import (
+    MemoryPlan,
+    place,
+    plan,
+    room_for,
+    snapshots,
+    suggestions,
+    with_sizes,
+    without_draft,
+)
 from spec_local.session.options import EngineOptions
 
 _WITHOUT = "Continuing without a draft model. "
@@ -43,6 +54,10 @@ class Loaded:
     memory: MemoryPlan
     """What the models were estimated to take."""
     notices: list[str] = field(default_factory=list)
+    workers: tuple[Worker, ...] = ()
+    """Those that were asked for."""
+    host: Host | None = None
+    """The process that holds what lies on workers; None where nothing does."""
 
     @property
     def contexts(self) -> list[Context]:
@@ -59,6 +74,8 @@ class Loaded:
         """Free contexts, then weights."""
         for context in reversed(self.contexts):
             _close(context)
+        if self.host is not None:
+            self.host.close()
 
 
 def load_models(options: EngineOptions, progress: LoadProgress | None = None) -> Loaded:
@@ -66,7 +83,8 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
 
     Raises:
         ModelError: A name or file cannot be used; `PairError` where the draft does not fit the target.
-        BackendError: llama.cpp cannot run here, or memory does not suffice for the target.
+        BackendError: llama.cpp cannot run here, or memory does not suffice for the target; as a `WorkerError`, a
+            worker cannot be used.
     """
     started = time.perf_counter()
     with ExitStack() as undo:
@@ -83,25 +101,35 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
                     notices.append("Target and draft are the same file, which cannot make anything faster.")
             except ModelError as error:
                 draft_file, draft_header, off = None, None, _go_on_without(error, options, notices)
-        memory = plan(options, target_header, draft_header)
+        workers = ask_workers(options.rpc)
+        options = place(options, workers)
+        memory = plan(options, target_header, draft_header, room_for(options, workers, draft_header is not None))
         try:
             _require_room(memory, options, target_header, draft_header, notices)
         except ModelError as error:
             draft_file, draft_header, off = None, None, _go_on_without(error, options, notices)
-            memory = plan(options, target_header, None)
+            memory = plan(options, target_header, None, memory.room)
         options = with_sizes(options, memory)
 
-        repack = _backend_works(options, notices)
+        repack = _backend_works(options, workers, notices)
+        host = _host(options, workers, draft_file is not None, notices)
+        if host is not None:
+            undo.callback(host.close)
         offload = replace(_target_offload(options), repack=repack, mapped=memory.models[0].mapped)
-        target = _open(target_file.path, offload, _target_context(options, target_header), "target", progress)
+        there = host if _remote(options.device, workers) else None
+        sizes = _target_context(options, target_header)
+        target = _open(target_file.path, offload, sizes, "target", progress, there)
         undo.callback(target.model.close)
         undo.callback(target.close)
         draft: Context | None = None
         if draft_file is not None:
             try:
                 offload = replace(_draft_offload(options), repack=repack, mapped=memory.models[1].mapped)
-                draft = _open(draft_file.path, offload, _draft_context(options), "draft", progress)
+                there = host if _remote(options.draft_device, workers) else None
+                draft = _open(draft_file.path, offload, _draft_context(options), "draft", progress, there)
             except (ModelError, BackendError) as error:
+                if host is not None and host.lost and isinstance(target, HostedContext):
+                    raise
                 message = f"The draft model {draft_file.path} could not be used: {error.message}"
                 off = _go_on_without(ModelError(message, error.hint), options, notices)
         undo.pop_all()
@@ -116,6 +144,8 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
         options=options,
         memory=memory if draft is not None else without_draft(memory),
         notices=notices,
+        workers=workers,
+        host=host,
     )
 
 
@@ -160,16 +190,34 @@ def _require_room(
     notices.append(f"This may be slow or fail, since {short}. {hint}".strip())
 
 
-def _backend_works(options: EngineOptions, notices: list[str]) -> bool:
+def _backend_works(options: EngineOptions, workers: tuple[Worker, ...], notices: list[str]) -> bool:
     """Refuse with a sentence where llama.cpp would crash; returns whether weights may be repacked."""
     repack = True
     for devices in {options.device, options.draft_device}:
-        pick_devices(devices)  # a name that does not exist is the person's slip, not a broken backend
-        answer = require_backend(devices)
+        # What a worker computes is watched over where it is loaded: there the process may die.
+        here = devices if not workers else tuple(set(devices) - _remote(devices, workers)) or ("none",)
+        pick_devices(here)  # a name that does not exist is the person's slip, not a broken backend
+        answer = require_backend(here)
         if not answer.repack:
             repack = False
             notices.append(f"Weights are not repacked for the CPU (slower): {answer.problem}")
     return repack
+
+
+def _remote(devices: tuple[str, ...], workers: tuple[Worker, ...]) -> set[str]:
+    """Those of the named devices that belong to workers."""
+    return set(devices) & {device.name for worker in workers for device in worker.devices}
+
+
+def _host(options: EngineOptions, workers: tuple[Worker, ...], draft: bool, notices: list[str]) -> Host | None:
+    """The process for what lies on workers, where anything does."""
+    if not workers:
+        return None
+    if not (_remote(options.device, workers) or (draft and _remote(options.draft_device, workers))):
+        how = "the CPU is forced" if is_cpu_alone(options.device) else "--device names other devices"
+        notices.append(f"Nothing lies on the workers: {how}.")
+        return None
+    return Host([worker.endpoint for worker in workers])
 
 
 def _go_on_without(error: ModelError | BackendError, options: EngineOptions, notices: list[str]) -> str:
@@ -181,9 +229,19 @@ def _go_on_without(error: ModelError | BackendError, options: EngineOptions, not
     return error.message
 
 
-def _open(path: Path, offload: Offload, options: ContextOptions, role: str, progress: LoadProgress | None) -> Context:
+def _open(
+    path: Path,
+    offload: Offload,
+    options: ContextOptions,
+    role: str,
+    progress: LoadProgress | None,
+    host: Host | None = None,
+) -> Context:
+    """Load a model here, or in the process for workers."""
     what = f"{role} {path.name} ({show_bytes(sum(file.stat().st_size for file in split_files(path)))})"
     report = None if progress is None else lambda fraction: progress(what, fraction)
+    if host is not None:
+        return host.open(path, offload, options, report)
     model = Model(path, offload, report)
     context: Context | None = None
     try:

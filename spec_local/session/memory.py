@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 from spec_local.llama.checkpoints import SAVED_STATES
 from spec_local.llama.devices import Device, offload_devices
+from spec_local.llama.rpc import Worker, ask_workers
 from spec_local.models_manifest import (
     Header,
     compute_bytes,
@@ -91,7 +92,9 @@ class Room:
     devices: int = 0
     """On the offload devices in use, together."""
     shared: bool = False
-    """The devices use the same memory as the processor."""
+    """The devices that are here use the same memory as the processor."""
+    remote: int = 0
+    """Part of `devices` that lies on other machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,7 @@ class MemoryPlan:
         if room.address_space is not None and self.total - self.on_devices > room.address_space:
             return False
         if room.shared:
-            return self.needed_host + self.on_devices <= share * room.host
+            return self.needed_host + max(0, self.on_devices - share * room.remote) <= share * room.host
         return self.needed_host <= share * room.host and self.on_devices <= share * room.devices
 
     def hopeless(self) -> bool:
@@ -164,11 +167,16 @@ def plan(options: EngineOptions, target: Header, draft: Header | None, room: Roo
         options: What was asked for.
         target: Its header.
         draft: The draft's, if there is one.
-        room: Free memory; None to look.
+        room: Free memory; None to look, and to ask the workers.
+
+    Raises:
+        UsageError: A device does not exist.
+        WorkerError: A worker cannot be used.
     """
     if room is None:
-        used = offload_devices(options.device) + (offload_devices(options.draft_device) if draft is not None else [])
-        room = free_room({device.name: device for device in used}.values())
+        workers = ask_workers(options.rpc)
+        options = place(options, workers)
+        room = room_for(options, workers, draft is not None)
     if "n_ctx" not in options.model_fields_set and options.tokens > _trained(target):
         options = options.model_copy(update={"n_ctx": _trained(target)})  # nobody asked for more
     layers = {
@@ -195,6 +203,30 @@ def plan(options: EngineOptions, target: Header, draft: Header | None, room: Roo
     steps = max(1, min(MOST_CONTEXT, _trained(target)) // _STEP)
     best = _largest(steps, lambda n: planned(options.model_copy(update={"n_ctx": n * _STEP})).fits(_SHARE))
     return planned(options.model_copy(update={"n_ctx": min(max(1, best) * _STEP, _trained(target))}))
+
+
+def place(options: EngineOptions, workers: Sequence[Worker]) -> EngineOptions:
+    """The options with the devices of both models named, where there are workers.
+
+    Raises:
+        UsageError: A device does not exist.
+    """
+    if not workers:
+        return options
+    remote = [device for worker in workers for device in worker.devices]
+    # The draft stays here: each of its tokens would cost a round trip, which is what it is to save.
+    draft = offload_devices(options.draft_device, remote if options.draft_device else ())
+    found = {"device": offload_devices(options.device, remote), "draft_device": draft}
+    return options.model_copy(
+        update={name: tuple(device.name for device in devices) or ("none",) for name, devices in found.items()}
+    )
+
+
+def room_for(options: EngineOptions, workers: Sequence[Worker], draft: bool) -> Room:
+    """The memory that is free for models placed by these options; `UsageError` where a device does not exist."""
+    remote = [device for worker in workers for device in worker.devices]
+    used = offload_devices(options.device, remote) + (offload_devices(options.draft_device, remote) if draft else [])
+    return free_room({device.name: device for device in used}.values())
 
 
 def suggestions(options: EngineOptions, target: Header, draft: Header | None, room: Room) -> str:
@@ -225,9 +257,10 @@ def free_room(devices: Iterable[Device] = ()) -> Room:
 
     host = min([int(psutil.virtual_memory().available), *_container_room()])
     used = [device for device in devices if device.total_bytes]
+    remote = sum(device.free_bytes for device in used if device.kind == "worker")
     shared = any(device.kind == "integrated gpu" or device.name.startswith(("Metal", "MTL")) for device in used)
     free = sum(device.free_bytes for device in used)
-    return Room(host, int(psutil.swap_memory().free), _address_space(), free, shared)
+    return Room(host, int(psutil.swap_memory().free), _address_space(), free, shared, remote)
 
 
 def snapshots(header: Header, o: EngineOptions) -> int:
@@ -264,7 +297,7 @@ def _of(
     compute = compute_bytes(header, cells, batch, o.flash_attn != "off", rows, rows)
     on_devices = 0
     if offloaded:
-        share = min(offloaded, count) / max(1, count)
+        share = (offloaded - 1) / max(1, count)  # the first layer to be offloaded is that of the output
         on_devices = split_weights(header, offloaded).device + int(share * cache) + compute
     copies = repacked_bytes(header, offloaded)
     mapped = copies < _WORTH_READING * header.tensor_bytes if o.mmap == "auto" else o.mmap == "on"

@@ -42,8 +42,11 @@ class EngineOptions(BaseModel):
     """Layers of the target on the offload devices: a number, all, or auto (what fits)."""
     draft_gpu_layers: str | int = "all"
     device: tuple[str, ...] = ()
-    """Offload devices of the target by name; ("none",) forces the CPU."""
+    """Offload devices of the target by name; empty: all workers' and all GPUs; ("none",) forces the CPU."""
     draft_device: tuple[str, ...] = ()
+    """The same for the draft; empty: all GPUs, never a worker."""
+    rpc: tuple[str, ...] = ()
+    """HOST:PORT of workers that lend their devices, RPC0 and so on."""
     main_gpu: int = Field(0, ge=0)
     split_mode: Literal["none", "layer", "row"] = "layer"
     tensor_split: tuple[float, ...] = ()
@@ -69,6 +72,14 @@ class EngineOptions(BaseModel):
         """`n_ctx`, once it is decided."""
         assert self.n_ctx != "auto"
         return self.n_ctx
+
+    def without_workers(self) -> EngineOptions:
+        """The same on this machine alone."""
+        update: dict[str, object] = {"rpc": (), "tensor_split": ()}
+        for name in ("device", "draft_device"):
+            here = (device for device in getattr(self, name) if device not in self.rpc)
+            update[name] = tuple(device for device in here if not device.upper().startswith("RPC"))
+        return self.model_copy(update=update)
 
     @property
     def longest_draft(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spec_local.llama.library import build_info
+from spec_local.llama.rpc import Worker
 from spec_local.paths import cache_folder
 from spec_local.session.loading import Loaded
 from spec_local.session.options import EngineOptions
@@ -28,9 +30,21 @@ def identity(loaded: Loaded, options: EngineOptions) -> Identity:
     }
     shape = options.model_dump(mode="json", include=_SHAPE)
     found.update({name: str(value) for name, value in shape.items()})
+    if loaded.workers:
+        found["workers"] = "; ".join(map(_worker, loaded.workers))
     found["machine"] = f"{platform.node()} {platform.machine()} {os.cpu_count()}"
     found["build"] = " ".join(build_info().values())
     return found
+
+
+def _worker(worker: Worker) -> str:
+    """A worker as far as passes cost: its devices, and the power of two of its round trip in ms.
+
+    Over another link to the same address (Wi-Fi instead of a cable) everything costs something else.
+    """
+    trip = max(0, round(math.log2(max(1e-3, worker.round_trip_s) * 1e3)))
+    sizes = " ".join(str(device.total_bytes >> 30) for device in worker.devices)
+    return f"{worker.endpoint} {sizes} GiB 2^{trip} ms"
 
 
 def saved_path(kind: str, identity: Identity) -> Path:

@@ -105,13 +105,14 @@ async def chat(
     store: Store | Path | None = None,
     engine: ScriptedEngine | None = None,
     ready: bool = True,
+    options: EngineOptions | None = None,
     **more: Any,
 ) -> AsyncIterator[Chat]:
     """An application with a scripted engine; leaving it checks that the engine was never used twice at once."""
     engine = engine or ScriptedEngine(list(plays) or [Play()])
     opened = Store(store) if isinstance(store, Path) else store or Store(IN_MEMORY)
     more.setdefault("loader", loader(engine))
-    app = ChatApp(lambda: (EngineOptions(), Sampling()), opened, **more)
+    app = ChatApp(lambda: (options or EngineOptions(), Sampling()), opened, **more)
     async with app.run_test(size=size) as pilot:
         made = Chat(app, pilot, engine)
         if ready:
