@@ -99,8 +99,8 @@ def _solve(length: int, cost: float) -> float | None:
 def measure_curves(engine: Engine, repeats: int = 3, clock: Clock = time.perf_counter) -> Curves:
     """Measure both models, the best of `repeats`. Empties slot 0.
 
-    From then on the engine fills its passes up where that is faster. Takes `repeats` times the passes over 1..16 rows: on
-    a processor some twenty times the one-row pass of the target.
+    From then on the engine fills its passes up where that is faster. Takes `repeats` times the passes over 1..16 rows:
+    on a processor some twenty times the one-row pass of the target.
     """
     loaded, options = engine.loaded, engine.options
     engine.speculator.release(0)
