@@ -78,7 +78,7 @@ def test_a_window_cache_of_its_own_size_says_where_it_can_be_cut(path: Path) -> 
 def test_answers_past_the_window_and_other_conversations(path: Path) -> None:
     """Padded to one width, with junk drafted every round: the very tokens of plain decoding, in every conversation."""
     junk = FunctionDrafter(lambda tokens, limit: [tokens[-1]] * limit, "junk")
-    prompt = TEXT[:2500]
+    prompt = TEXT[:1300]
     sampling = Sampling(temperature=0.0, seed=0, max_tokens=24)
     options = EngineOptions(n_ctx=2048, threads=THREADS, pad_width=WIDTH, draft_length=6)
     with load(path, draft="text", options=options) as engine:
