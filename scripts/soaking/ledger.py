@@ -49,7 +49,8 @@ class Ledger:
         """Note memory and open handles."""
         process = psutil.Process()
         self.memory.append(process.memory_info().rss)
-        self.handles.append(process.num_fds() if hasattr(process, "num_fds") else process.num_handles())
+        count = getattr(process, "num_fds", None) or getattr(process, "num_handles", lambda: 0)  # the latter on Windows
+        self.handles.append(int(count()))
 
     def growth(self) -> tuple[int, int]:
         """Bytes and handles of the last quarter above those of the first, warm-up left out; 0 where too short."""

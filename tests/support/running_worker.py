@@ -56,8 +56,9 @@ class RunningWorker:
 
     def kill(self) -> None:
         """As when somebody pulls the plug of the process: no word, no clean-up."""
-        for process in (*psutil.Process(self.process.pid).children(), self.process):
-            process.kill()
+        for child in psutil.Process(self.process.pid).children():
+            child.kill()
+        self.process.kill()
         self.process.wait()
 
     def stop(self) -> None:
