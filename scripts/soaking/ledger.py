@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -49,7 +50,7 @@ class Ledger:
         """Note memory and open handles."""
         process = psutil.Process()
         self.memory.append(process.memory_info().rss)
-        count = getattr(process, "num_fds", None) or getattr(process, "num_handles", lambda: 0)  # the latter on Windows
+        count = getattr(process, "num_handles" if sys.platform == "win32" else "num_fds")
         self.handles.append(int(count()))
 
     def growth(self) -> tuple[int, int]:
