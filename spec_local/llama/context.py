@@ -257,18 +257,23 @@ class Context:
         else:
             self._go_back(seq, length)
         self._checkpoints.forget(seq, length)
-        oldest = int(self._lib.llama_memory_seq_pos_min(self._memory, seq))
-        if length and self.model.n_swa and not self.model.recurrent and oldest > max(0, length - self.model.n_swa):
+        if length and not self.model.recurrent and not self._window_holds(seq, length):
             raise CacheError(f"The sliding window of {name} has forgotten what a cut to {length} tokens needs.")
+
+    def _window_holds(self, seq: int, length: int) -> bool:
+        """Whether the cache of `seq` has what the token behind `length` tokens looks back at in sliding-window layers.
+
+        Even a cache of full size gives cells to others whose tokens have left the window, once it has been filled.
+        """
+        window = self.model.n_swa
+        oldest = int(self._lib.llama_memory_seq_pos_min(self._memory, seq)) if window else 0
+        return oldest <= max(0, length - window + 1)
 
     def _cut_free(self, seq: int, length: int, held: int) -> bool:
         """Whether the cache of `seq` can be cut from `held` to `length` > 0 tokens without a saved state."""
         match self.memory.kind:
-            case MemoryKind.ANYWHERE:
-                return True
-            case MemoryKind.WINDOW:
-                oldest = int(self._lib.llama_memory_seq_pos_min(self._memory, seq))
-                return oldest <= max(0, length - self.model.n_swa)
+            case MemoryKind.ANYWHERE | MemoryKind.WINDOW:
+                return self._window_holds(seq, length)
             case MemoryKind.SNAPSHOTS:
                 return held - length <= self._undo.get(seq, 0)
             case _:

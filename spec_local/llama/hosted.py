@@ -288,7 +288,7 @@ class HostedContext(Context):
     def foothold(self, seq: int, length: int) -> int:
         """See `LanguageModel.foothold`."""
         held = self._lengths[seq]
-        if self.memory.kind is MemoryKind.ANYWHERE or not 0 < length < held:
+        if not 0 < length < held or (self.memory.kind is MemoryKind.ANYWHERE and not self.model.n_swa):
             return max(0, min(length, held))
         found: int = self._call("foothold", seq, length)
         return found

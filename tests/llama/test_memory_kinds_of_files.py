@@ -268,3 +268,39 @@ def test_a_memory_that_lies_is_found_out(tiny_folder: Path, monkeypatch: pytest.
         assert found.kind is (MemoryKind.CHECKPOINTS if lie == "yes" else MemoryKind.NOWHERE)
         context._lib = lib
         context.close()
+
+
+def test_a_whole_window_that_gave_cells_away_says_how_far_back_it_can_be_cut(tmp_path: Path) -> None:
+    """llama.cpp fills the cells of tokens that left the window before it looks for free ones behind them."""
+    rng = np.random.default_rng(4)
+    with Model(write_windowed(tmp_path / "window.gguf", seed=3)) as model:
+        options = ContextOptions(n_ctx=64, n_seq=3, n_batch=32, max_rows=4, threads=1, flash_attention="off")
+        context, fresh = Context(model, options), Context(model, options)
+        shortened = 0
+        try:
+            classify(context)
+            assert context.memory.kind is MemoryKind.ANYWHERE
+            histories: dict[int, list[int]] = {0: [], 1: [], 2: []}
+            for _ in range(400):
+                seq = int(rng.integers(3))
+                held = histories[seq]
+                if len(held) > 40 or (held and rng.random() < 0.3):
+                    wanted = int(rng.integers(len(held)))
+                    length = context.foothold(seq, wanted)
+                    assert length in (0, wanted)
+                    shortened += length < wanted
+                    context.trim(seq, length)
+                    del held[length:]
+                fresh_tokens = [int(t) for t in rng.integers(3, 20, int(rng.integers(1, 12)))]
+                rows = context.decode([Chunk(seq, fresh_tokens, 1)])[0][0].copy()
+                held += fresh_tokens
+                if rng.random() < 0.2:
+                    fresh.trim(0, 0)
+                    for start in range(0, len(held) - 1, 32):
+                        fresh.decode([Chunk(0, held[:-1][start : start + 32], 0)])
+                    right = fresh.decode([Chunk(0, held[-1:], 1)])[0][0]
+                    assert np.abs(rows - right).max() < TOLERANCE
+        finally:
+            context.close()
+            fresh.close()
+        assert shortened > 5, "cells were never given away: this shows nothing"
