@@ -47,8 +47,8 @@ CODE = """class Stack:
         return len(self.items) == 0
 """
 ONLY = "and leave the rest as it is. Answer with the whole file."
-QUESTION = f"Add a docstring to the class in @{FILE} {ONLY}"
-EDITED = f"Rename the class in @{FILE} to Pile {ONLY}"
+QUESTION = f"Rename the class in @{FILE} to Pile {ONLY}"
+EDITED = f"Rename the method peek in @{FILE} to top {ONLY}"
 
 
 class Recorder:

@@ -68,8 +68,12 @@ class Finder(Vertical):
         self._list.clear_options()
         self._list.add_options([Option(line, disabled=not enabled) for line, enabled in lines])
         self._list.highlighted = first if at is None else at
-        if first is not None and self._list.highlighted == first:
-            self._list.scroll_to(y=0, animate=False)  # headings above it are part of the picture
+        self.call_after_refresh(self._see_highlighted)
+
+    def _see_highlighted(self) -> None:
+        """From the beginning, where the highlighted line can be seen from there: headings are part of the picture."""
+        if (self._list.highlighted or 0) < self._list.size.height:
+            self._list.scroll_to(y=0, animate=False, immediate=True)
 
     def on_key(self, event: events.Key) -> None:
         moves: dict[str, Callable[[], None]] = {

@@ -192,6 +192,18 @@ async def test_the_picker_is_narrowed_by_typing_and_marks_what_is_loaded():
         assert chosen == [Choice("qwen-large", "auto")]
 
 
+@pytest.mark.parametrize(("loaded", "heading"), [("model-2", True), ("model-70", False)])
+async def test_the_picker_begins_at_what_is_loaded_and_shows_what_is_above_it(loaded, heading):
+    class Long(Lists):
+        def targets(self):
+            return [ROWS[0], *(Row(f"model-{i}", "", Choice(f"model-{i}", "auto")) for i in range(80))]
+
+    async with chat() as c:
+        c.app.push_screen(ModelPicker(Long, frozenset({loaded})))  # type: ignore[arg-type]
+        await c.until(lambda: f"● {loaded}" in c.screen_text())
+        await c.until(lambda: ("Here" in c.screen_text()) == heading)
+
+
 def test_what_is_on_this_machine_comes_first(tiny_target, tmp_path, monkeypatch):
     monkeypatch.setenv("SPEC_LOCAL_MODELS", str(tmp_path))
     (tmp_path / "mine.gguf").write_bytes(tiny_target.read_bytes())
