@@ -120,16 +120,9 @@ Puller = Callable[[str, Callable[[int, int, str], None]], object]
 
 def load_engine(options: EngineOptions, progress: Callable[[str, float], bool]) -> ChatEngine:
     """The real thing. Imports here and not above: the screen must be there before llama.cpp is."""
-    from spec_local.session.engine import Engine
-    from spec_local.session.loading import load_models
+    from spec_local.session.engine import load
 
-    loaded = load_models(options, progress)
-    progress("finding out what a pass costs here", 1.0)  # the first time with these models; remembered afterwards
-    try:
-        return Engine(loaded)
-    except BaseException:
-        loaded.close()
-        raise
+    return load(options=options, progress=progress)
 
 
 def pull_model(name: str, progress: Callable[[int, int, str], None]) -> object:

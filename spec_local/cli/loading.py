@@ -54,8 +54,7 @@ def structure(settings: Mapping[str, Setting]) -> Structure | None:
 def load_engine(settings: Mapping[str, Setting], cancelled: Callable[[], bool]) -> Engine:
     """Load the engine; fetch a missing model first where the settings or the person allow it."""
     from spec_local.models_manifest import NotPulledError
-    from spec_local.session.engine import Engine
-    from spec_local.session.loading import load_models
+    from spec_local.session.engine import load
 
     options = engine_options(settings)
     pull = settings["pull"].value if "pull" in settings else "ask"
@@ -67,8 +66,7 @@ def load_engine(settings: Mapping[str, Setting], cancelled: Callable[[], bool]) 
                     report(done, 1.0, what)
                     return not cancelled()
 
-                loaded = load_models(options, on_load)
-            return Engine(loaded)
+                return load(options=options, progress=on_load)
         except NotPulledError as error:
             if pull == "never" or (pull == "ask" and not _agrees(error)):
                 raise

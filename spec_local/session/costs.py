@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from spec_local.errors import Aborted
 from spec_local.language_model import Chunk
 from spec_local.llama.context import Context
-from spec_local.session.loading import Loaded
+from spec_local.session.loading import Loaded, LoadProgress
 from spec_local.session.options import EngineOptions
 from spec_local.session.saved import identity, read_saved, saved_path, write_saved
 from spec_local.speculation.cost import CostProfile, Curve
@@ -18,8 +19,12 @@ TARGET_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 DRAFT_ROWS = (1, 2, 3, 4, 8, 16, 64)
 
 
-def cost_profile(loaded: Loaded, options: EngineOptions) -> CostProfile:
-    """The saved profile of these models on this machine, or a fresh measurement (a second or two), which is saved."""
+def cost_profile(loaded: Loaded, options: EngineOptions, progress: LoadProgress | None = None) -> CostProfile:
+    """The saved profile of these models on this machine, or a fresh measurement (some seconds), which is saved.
+
+    Raises:
+        Aborted: `progress` said so.
+    """
     key = identity(loaded, options)
     path = saved_path("costs", key)
     if (saved := read_saved(path, key)) is not None:
@@ -28,8 +33,15 @@ def cost_profile(loaded: Loaded, options: EngineOptions) -> CostProfile:
         except ValueError:
             pass
     longest = max(2, options.max_rows)
-    target = measure(loaded.target, [n for n in TARGET_ROWS if n <= longest])
-    draft = None if loaded.draft is None else measure(loaded.draft, [n for n in DRAFT_ROWS if n <= options.batch_size])
+
+    def go_on(done: float) -> None:
+        if progress is not None and not progress("finding out what a pass costs here", done):
+            raise Aborted("Loading was stopped.")
+
+    target = measure(loaded.target, [n for n in TARGET_ROWS if n <= longest], go_on=go_on)
+    draft = None
+    if loaded.draft is not None:
+        draft = measure(loaded.draft, [n for n in DRAFT_ROWS if n <= options.batch_size], go_on=go_on)
     profile = CostProfile(Curve(target), None if draft is None else Curve(draft), key)
     write_saved(path, profile.as_dict())
     return profile
@@ -42,25 +54,40 @@ def forget_stale(profile: CostProfile) -> None:
 
 
 def measure(
-    context: Context, rows: list[int], repeats: int = 2, clock: Callable[[], float] = time.perf_counter
+    context: Context,
+    rows: list[int],
+    repeats: int = 2,
+    clock: Callable[[], float] = time.perf_counter,
+    go_on: Callable[[float], None] = lambda _: None,
 ) -> dict[int, float]:
-    """Seconds of a pass by rows as they are, the best of `repeats`, with `_CONTEXT` tokens cached. Empties slot 0."""
+    """Seconds of a pass by rows as they are, the best of `repeats`, with `_CONTEXT` tokens cached. Empties slot 0.
+
+    Args:
+        context: Target or draft.
+        rows: Widths to be measured.
+        repeats: Times each is.
+        clock: Seconds, monotonic.
+        go_on: Told the share done before each pass; may raise.
+    """
     width, context.width = context.width, int
     try:
-        return _measure(context, rows, repeats, clock)
+        return _measure(context, rows, repeats, clock, go_on)
     finally:
         context.width = width
 
 
-def _measure(context: Context, rows: list[int], repeats: int, clock: Callable[[], float]) -> dict[int, float]:
+def _measure(
+    context: Context, rows: list[int], repeats: int, clock: Callable[[], float], go_on: Callable[[float], None]
+) -> dict[int, float]:
     filled = min(_CONTEXT, max(1, context.n_ctx - max(rows)), context.n_batch)
     rows = [n for n in rows if filled + n <= context.n_ctx]
     context.trim(0, 0)
     context.decode([Chunk(0, [0] * filled, 0)])
     context.mark(0)
     best: dict[int, float] = {}
-    for _ in range(repeats):
-        for n in rows:
+    for turn in range(repeats):
+        for i, n in enumerate(rows):
+            go_on((turn * len(rows) + i) / (repeats * len(rows)))
             wanted = min(
                 n, context.options.max_rows
             )  # a draft context returns few rows; the others only fill its cache

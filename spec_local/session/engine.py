@@ -63,6 +63,7 @@ def load(
     Raises:
         ModelError: A model cannot be found or used.
         BackendError: llama.cpp cannot run here.
+        Aborted: `progress` said so.
     """
     chosen = {"draft": str(draft)} if draft != "auto" or options is None else {}
     if target is not None:
@@ -70,7 +71,7 @@ def load(
     options = (options or EngineOptions()).model_copy(update=chosen)
     loaded = load_models(options, progress)
     try:
-        return Engine(loaded)
+        return Engine(loaded, progress)
     except BaseException:
         loaded.close()
         raise
@@ -79,7 +80,7 @@ def load(
 class Engine:
     """Answers requests; see the module. Made by `load`."""
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: Loaded, progress: LoadProgress | None = None) -> None:
         self.options = options = loaded.options
         self._loaded = loaded
         self._target = loaded.target
@@ -112,7 +113,7 @@ class Engine:
             **({"workers": [worker.endpoint for worker in loaded.workers]} if loaded.host is not None else {}),
         }
         self._speculator = Speculator(
-            self._target, drafters, self._controller(list(drafters)), max_rows=options.max_rows
+            self._target, drafters, self._controller(list(drafters), progress), max_rows=options.max_rows
         )
         self.numerics = numerics(loaded, options, options.longest_draft if drafters else 0)
         """How far the numbers of wide passes are from those of one-row passes here."""
@@ -411,11 +412,11 @@ class Engine:
             drafters["text"] = TextDrafter()  # free until it is used, and the controller uses it only where it pays
         return drafters, "" if drafters else loaded.draft_off or "there is no draft"
 
-    def _controller(self, sources: list[str]) -> Controller:
+    def _controller(self, sources: list[str], progress: LoadProgress | None) -> Controller:
         options = self.options
         if options.draft_length != "auto" or not sources:
             return FixedController(sources, options.longest_draft if sources else 0)
-        costs = cost_profile(self._loaded, options).with_memory(self._target.memory)
+        costs = cost_profile(self._loaded, options, progress).with_memory(self._target.memory)
         self.fill_passes(costs)
         return AdaptiveController(costs, longest=options.longest_draft)
 

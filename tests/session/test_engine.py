@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tiny_gguf import END_OF_TURN, N_VOCAB, TEMPLATE, TURN, write_transformer
 
-from spec_local.errors import BackendError, ContextFullError, ModelError, PairError, TemplateError, UsageError
+from spec_local.errors import Aborted, BackendError, ContextFullError, ModelError, PairError, TemplateError, UsageError
 from spec_local.llama.context import Context
 from spec_local.sampling import Sampling
 from spec_local.session.engine import Engine, load
@@ -534,7 +534,7 @@ def test_costs_are_measured_again_once_they_no_longer_fit(
 ) -> None:
     measured: list[dict[int, float]] = []
 
-    def measure(context: Context, rows: list[int]) -> dict[int, float]:
+    def measure(context: Context, rows: list[int], **_: object) -> dict[int, float]:
         measured.append({n: 0.001 * n for n in rows})
         return measured[-1]
 
@@ -551,6 +551,23 @@ def test_costs_are_measured_again_once_they_no_longer_fit(
     fits.close()
     open_engine(draft_length="auto")
     assert len(measured) == 4
+
+
+def test_measuring_what_a_pass_costs_can_be_stopped(
+    tiny_target: Path, tiny_draft: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("spec_local.session.saved.cache_folder", lambda: tmp_path)
+    said: list[tuple[str, float]] = []
+
+    def progress(what: str, done: float) -> bool:
+        said.append((what, done))
+        return not (what.startswith("finding out") and done > 0.3)
+
+    options = EngineOptions(n_ctx=256, threads=1)
+    with pytest.raises(Aborted, match="stopped"):
+        load(tiny_target, draft=tiny_draft, options=options, progress=progress)
+    assert said[-1][1] < 0.5
+    load(tiny_target, draft=tiny_draft, options=options).close()  # what was loaded is free again
 
 
 def test_recommended_values_fill_what_was_not_set(open_engine: Load, tiny_folder: Path) -> None:
