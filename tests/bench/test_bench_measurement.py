@@ -125,7 +125,7 @@ def test_the_curves_are_what_the_passes_take():
     engine = TimedEngine()
     curves = measure_curves(engine, 2, engine.clock)  # type: ignore[arg-type]
     target = Curve(TARGET_S)
-    assert curves.target == pytest.approx({n: target.seconds(n) for n in (1, 2, 3, 4, 5, 6, 8, 12, 16)})
+    assert curves.target == pytest.approx({n: target.seconds(n) for n in TARGET_ROWS})
     assert curves.step == pytest.approx(0.1)
     assert measure_curves(TimedEngine(("text",)), 1).draft is None  # type: ignore[arg-type]
 

@@ -55,7 +55,7 @@ def test_or_the_answer_comes_without_it_where_that_was_allowed(target, useless, 
     assert "note: Continuing without a draft model." in done.err
     assert said["token_ids"] == alone["token_ids"]
     assert said["model"]["draft"] is None
-    assert said["speculation"]["state"] == "off"
+    assert "model" not in said["speculation"]["sources"]
 
 
 def test_the_targets_own_file_is_no_help_and_says_so(target, answer):

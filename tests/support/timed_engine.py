@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence as Many
+from collections.abc import Callable, Iterator, Mapping, Sequence as Many
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ from spec_local.session.generation import Generation, Request
 from spec_local.session.options import EngineOptions
 from spec_local.session.text_stream import TextStream
 from spec_local.speculation.controller import FixedController
-from spec_local.speculation.cost import Curve
+from spec_local.speculation.cost import CostProfile, Curve
 from spec_local.speculation.sequence import Sequence
 from spec_local.speculation.speculator import Speculator
 
@@ -45,6 +45,7 @@ class TimedModel(ToyModel):
     def __init__(self, table: Table, clock: Clock, seconds: Mapping[int, float], max_rows: int) -> None:
         super().__init__(table, table.n_vocab, n_ctx=512, n_batch=64)
         self.options = SimpleNamespace(max_rows=max_rows)
+        self.width: Callable[[int], int] = int
         self.curve = Curve(seconds)
         self._clock = clock
 
@@ -89,6 +90,9 @@ class TimedEngine:
         if "text" in sources:
             drafters["text"] = TextDrafter()
         self.speculator = Speculator(target, drafters, FixedController((), 0), clock=self.clock)
+
+    def fill_passes(self, costs: CostProfile) -> None:
+        assert all(costs.target.width(rows) == rows for rows in range(1, 18)), "these curves show no tiles"
 
     def tokenize(self, request: Request) -> tuple[list[int], list[str]]:
         assert isinstance(request.prompt, str)

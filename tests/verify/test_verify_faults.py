@@ -62,10 +62,11 @@ def kind(found: Verification) -> Kind | None:
 def keep_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut to one token more than wanted, and believe it is right."""
 
-    def cut(self: TokenCache, slot: int, length: int) -> None:
+    def cut(self: TokenCache, slot: int, length: int) -> int:
         if self.model.length(slot) > length:
             self.model.trim(slot, length + 1 if length else 0)
         del self._held.setdefault(slot, [])[length:]
+        return len(self._held[slot])
 
     def decode(self: TokenCache, chunks: Any) -> Any:
         rows = self.model.decode(chunks)
