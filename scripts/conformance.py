@@ -7,7 +7,7 @@ near-tie may fall the other way. Padded to one width the kernels are the same, a
 Arms: the draft model with drafts of 1, 4 and 7 tokens, text drafts, a drafter that is always wrong, one that is wrong
 at every place in turn, and plain decoding; greedy, and at temperature 0.8 with several seeds.
 
-The full matrix on the default pair takes half an hour on two quiet cores. Prints a line for each arm and, last, one
+The full matrix on the default pair takes an hour on two quiet older cores; `--first-prompt` does it in parts. Prints a line for each arm and, last, one
 JSON object; the exit code is 1 where an arm differs.
 """
 
@@ -134,6 +134,8 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--prompts", type=int, default=len(PROMPTS))
+    parser.add_argument("--first-prompt", type=int, default=0, help="to do the matrix in parts")
+    parser.add_argument("--drafters", default="model,text,always wrong,wrong in turn", help="comma-separated")
     parser.add_argument("--width", type=int, default=8)
     parser.add_argument("--threads", type=int, default=0)
     arguments = parser.parse_args()
@@ -145,7 +147,9 @@ def main() -> int:
         lengths = sorted({1, width // 2, width - 1})
         arms = [("model", length) for length in lengths if "model" in engine.speculator.drafters]
         arms += [("text", width - 1), ("always wrong", width - 1), ("wrong in turn", width - 1)]
-        prompts = PROMPTS[: arguments.prompts]
+        arms = [arm for arm in arms if arm[0] in arguments.drafters.split(",")]
+        first = arguments.first_prompt
+        prompts = PROMPTS[first : first + arguments.prompts]
         for arm in run(engine, prompts, settings(arguments.seeds, arguments.tokens), arms):
             print(arm.line(), flush=True)
             done.append(arm)
