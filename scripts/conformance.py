@@ -7,8 +7,8 @@ near-tie may fall the other way. Padded to one width the kernels are the same, a
 Arms: the draft model with drafts of 1, 4 and 7 tokens, text drafts, a drafter that is always wrong, one that is wrong
 at every place in turn, and plain decoding; greedy, and at temperature 0.8 with several seeds.
 
-The full matrix on the default pair takes an hour on two quiet older cores; `--first-prompt` does it in parts. Prints a line for each arm and, last, one
-JSON object; the exit code is 1 where an arm differs.
+The full matrix on the default pair takes an hour on two quiet older cores; `--first-prompt` does it in
+parts. Prints a line for each arm and, last, one JSON object; the exit code is 1 where an arm differs.
 """
 
 from __future__ import annotations
