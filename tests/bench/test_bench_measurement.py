@@ -20,6 +20,7 @@ from spec_local.bench.verdict import judge
 from spec_local.bench.workloads import BenchPrompt, Workload
 from spec_local.errors import UsageError
 from spec_local.sampling import Sampling
+from spec_local.session.costs import TARGET_ROWS
 from spec_local.speculation.cost import Curve
 
 WORKLOADS = (
