@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from tiny_gguf import TEMPLATE, write_transformer
 from spec_local.cli.loading import progress_bar
 from spec_local.cli.main import main
 from spec_local.cli.terminal import harmless
+from spec_local.llama.library import set_verbose
 from spec_local.ui.visible import visible
 
 ATTACK = "\x1b]0;owned\x07\x1b[2J\x1b[31m\x9b31m\x08\x7f\r"
@@ -80,6 +81,12 @@ def test_what_a_model_writes(hostile: Path, seen: Callable[..., tuple[int, str, 
     code, out, err = seen("generate", "-m", hostile, "-p", "x", *FAST, "--logit-bias", "27=1e4", "--json")
     _clean(out, err)
     assert "\\u001b" in out
+
+
+@pytest.fixture(autouse=True)
+def _quiet_afterwards() -> Iterator[None]:
+    yield
+    set_verbose(False)
 
 
 def test_a_pipe_gets_the_very_bytes(hostile: Path, capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path) -> None:
