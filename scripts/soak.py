@@ -35,6 +35,8 @@ from tiny_gguf import (
     write_windowed,
 )
 
+from spec_local.errors import ModelError
+from spec_local.models_manifest import resolve_model
 from spec_local.session.engine import Engine, load
 from spec_local.session.options import EngineOptions
 
@@ -104,8 +106,13 @@ def main() -> int:
     parser.add_argument("-d", "--draft", default="text")
     parser.add_argument("-o", "--output", help="write the summary there too")
     arguments = parser.parse_args()
+    try:  # names are those of the person's own models; only what the soak writes is kept apart
+        target = arguments.target and str(resolve_model(arguments.target).path)
+        draft = arguments.draft if arguments.draft in ("text", "none") else str(resolve_model(arguments.draft).path)
+    except ModelError as error:
+        parser.exit(3, f"{error}\n")
     os.environ.setdefault("SPEC_LOCAL_HOME", tempfile.mkdtemp(prefix="soak-"))
-    summary = soak(arguments.minutes, arguments.seed, arguments.target, arguments.draft).as_dict()
+    summary = soak(arguments.minutes, arguments.seed, target, draft).as_dict()
     text = json.dumps({"seed": arguments.seed, "target": arguments.target or "tiny models", **summary}, indent=2)
     print(text)
     if arguments.output:
