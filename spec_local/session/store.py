@@ -68,7 +68,7 @@ class Store:
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
             try:
-                self._db.execute("PRAGMA journal_mode = WAL")
+                _keep_log(self._db)
                 self._db.execute("PRAGMA synchronous = NORMAL")
                 self._db.execute("PRAGMA foreign_keys = ON")
                 migrate(self._db, str(path))
@@ -274,6 +274,22 @@ class Store:
                 f"The conversations in {self.path} cannot be {what}: {reason}.",
                 "Check the disk and the folder's permissions, or set SPEC_LOCAL_HOME to keep them elsewhere.",
             ) from error
+
+
+def _keep_log(db: sqlite3.Connection) -> None:
+    """Switch the file to a write-ahead log, which it then keeps.
+
+    The switch needs the file alone, and SQLite does not wait for that as it waits for other locks: we do.
+    """
+    deadline = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                raise
+            time.sleep(0.01)
 
 
 _COLUMNS = "id, conversation, parent, role, text, attachments, state, error, created, result"

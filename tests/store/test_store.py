@@ -139,6 +139,19 @@ def test_two_programs_that_open_an_old_file_together_migrate_it_once(tmp_path):
     assert len(stores) == 8
 
 
+def test_a_program_that_writes_to_a_file_without_a_log_is_waited_for(tmp_path):
+    # Switching to a log needs the file alone, and SQLite's own waiting does not cover that switch.
+    path = tmp_path / "c.sqlite3"
+    writer = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    writer.execute("BEGIN IMMEDIATE")
+    ends = threading.Timer(0.3, writer.execute, ("COMMIT",))
+    ends.start()
+    store = Store(path)
+    ends.join()
+    assert store._all("PRAGMA journal_mode") == [("wal",)]
+    writer.close()
+
+
 def test_a_newer_file_is_refused_untouched(tmp_path):
     path = tmp_path / "new.sqlite3"
     db = sqlite3.connect(path)
