@@ -67,11 +67,11 @@ class Tmux:
 
 
 @pytest.fixture
-def tmux(tmp_path: Path) -> Iterator[Tmux]:
+def tmux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tmux]:
     # The conversations of this test are its own; model files, and what a pass costs here, are everybody's.
+    monkeypatch.delenv("SPEC_LOCAL_HOME", raising=False)
     program = shlex.join([sys.executable, "-m", "spec_local.cli.main", "chat", "-m", str(model_path(SMALL))])
     environment = {**os.environ, "XDG_DATA_HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
-    environment.pop("SPEC_LOCAL_HOME", None)
     window = Tmux(
         f"spec-local-{os.getpid()}", f"{program} --threads 1 --seed 7 --max-tokens 120", environment, (120, 40)
     )
