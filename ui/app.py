@@ -51,6 +51,18 @@ class FromWorker(Message):
         self.event = event
 
 
+class Row(Horizontal):
+    """Widgets side by side that leave nothing of it to be seen: it is painted without being asked line by line."""
+
+    BLANK = True
+
+
+class Column(Vertical):
+    """The same, one above the other."""
+
+    BLANK = True
+
+
 class ChatApp(App[int]):
     """See the module.
 
@@ -104,8 +116,8 @@ class ChatApp(App[int]):
 
     def compose(self) -> ComposeResult:
         yield self.title_line
-        with Horizontal(id="body"):
-            with Vertical(id="main"):
+        with Row(id="body"):
+            with Column(id="main"):
                 yield self.legend
                 yield self.transcript
                 yield self.input

@@ -192,6 +192,8 @@ class Dialogue:
         """Take an event of the engine's thread."""
         if isinstance(event, events.Started | events.Prefilling | events.Batch | events.Finished):
             await self.answers.handle(event)
+            if isinstance(event, events.Batch):
+                return  # more of an answer changes nothing else
             if isinstance(event, events.Finished) and self.current is None and self.facts is not None:
                 await self._send_queued()
         else:

@@ -17,6 +17,8 @@ _NARROWEST = 60
 _PAUSE_S = 0.2
 _SHARE = 25
 """Working out the figures is followed by a pause of this many times what it took: decoding must not pay for them."""
+_COMPANY_S = 0.15
+"""How much longer than that figures wait for more of the answer: what is drawn together is painted once."""
 _MEMORY_STEP = 5e6
 """Bytes of a change that is worth drawing."""
 
@@ -62,7 +64,7 @@ class Gauges:
         if not growing or not wait:
             self.draw()
         elif self._timer is None:
-            self._timer = self.panel.set_timer(wait, self.draw)
+            self._timer = self.panel.set_timer(wait + _COMPANY_S, self.draw)
 
     def draw(self) -> None:
         """Draw now."""

@@ -63,11 +63,12 @@ class LinesView(Widget):
         if width != self._width:
             self._strips.clear()
         self._lines, self._width = list(self.build(width)), width
-        same = _same_start(before, self._lines) if self._strips else 0
-        for y in [y for y in self._strips if y >= same]:
-            del self._strips[y]
-        rest = Region(0, same, self.size.width, max(1, len(before) - same, len(self._lines) - same))
-        self.refresh(rest, layout=len(before) != len(self._lines))
+        changed = _differing(before, self._lines)
+        for y in changed:
+            self._strips.pop(y, None)
+        resized = len(before) != len(self._lines)
+        if changed or resized or not self._strips:
+            self.refresh(*_regions(changed, self.size.width) if self._strips else (), layout=resized)
 
     def lines(self, width: int) -> Sequence[Content]:
         """The lines for a width of the whole widget, as built last."""
@@ -152,11 +153,21 @@ def _style(name: str | Style) -> Style:
     return name if isinstance(name, Style) else Style.parse(name)
 
 
-def _same_start(before: Sequence[Content], after: Sequence[Content]) -> int:
-    """How many lines at the start are the very same objects."""
-    count = 0
-    for old, new in zip(before, after, strict=False):
-        if old is not new:
-            break
-        count += 1
-    return count
+def _differing(before: Sequence[Content], after: Sequence[Content]) -> list[int]:
+    """Numbers of the lines that look different, or that only one of the two has."""
+    both = enumerate(zip(before, after, strict=False))
+    differing = [
+        y for y, (old, new) in both if old is not new and (old.plain != new.plain or old.spans != new.spans)
+    ]
+    return [*differing, *range(*sorted((len(before), len(after))))]
+
+
+def _regions(lines: Sequence[int], width: int) -> list[Region]:
+    """What so many whole lines cover, in ascending order; lines that touch are one region."""
+    found: list[Region] = []
+    for y in lines:
+        if found and found[-1].bottom == y:
+            found[-1] = found[-1].grow((0, 0, 1, 0))
+        else:
+            found.append(Region(0, y, width, 1))
+    return found

@@ -89,6 +89,8 @@ async def test_picture_of_a_stop_an_edit_and_what_waits() -> None:
         await c.until(lambda: "The first word" in c.screen_text())
         await c.enter("and then about [lakes]")
         await c.until(lambda: "waiting  and then" in c.screen_text())
+        c.app.gauges.draw()
+        await c.pilot.pause()
         compare("waiting-80x24", c.screen_text())
         await c.pilot.press("escape")
         await c.idle()
@@ -104,4 +106,6 @@ async def test_picture_of_an_error() -> None:
         c.app.composer.cursor_blink = False
         await c.ask("Tell me about rivers")
         await c.until(lambda: "Try again" in c.screen_text())
+        c.app.gauges.draw()
+        await c.pilot.pause()
         compare("error-80x24", c.screen_text())
