@@ -156,9 +156,7 @@ def _style(name: str | Style) -> Style:
 def _differing(before: Sequence[Content], after: Sequence[Content]) -> list[int]:
     """Numbers of the lines that look different, or that only one of the two has."""
     both = enumerate(zip(before, after, strict=False))
-    differing = [
-        y for y, (old, new) in both if old is not new and (old.plain != new.plain or old.spans != new.spans)
-    ]
+    differing = [y for y, (old, new) in both if old is not new and (old.plain != new.plain or old.spans != new.spans)]
     return [*differing, *range(*sorted((len(before), len(after))))]
 
 
