@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual import events as textual_events
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import BindingType
-from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.screen import Screen
 
@@ -28,6 +27,7 @@ from spec_local.ui.gauges import Gauges
 from spec_local.ui.input_box import InputBox
 from spec_local.ui.keys import MESSAGE_KEYS, ON_MESSAGE, bindings
 from spec_local.ui.leaving import Leaving
+from spec_local.ui.panes import Column, Row
 from spec_local.ui.preferences import load_theme, save_theme
 from spec_local.ui.speculation_panel import SpeculationPanel
 from spec_local.ui.status import Situation, StatusLine, TitleLine
@@ -49,18 +49,6 @@ class FromWorker(Message):
     def __init__(self, event: WorkerEvent) -> None:
         super().__init__()
         self.event = event
-
-
-class Row(Horizontal):
-    """Widgets side by side that leave nothing of it to be seen: it is painted without being asked line by line."""
-
-    BLANK = True
-
-
-class Column(Vertical):
-    """The same, one above the other."""
-
-    BLANK = True
 
 
 class ChatApp(App[int]):

@@ -1,8 +1,7 @@
 """The engine's thread: commands in, batched events out.
 
 llama.cpp is called from this thread alone, so commands wait for each other by nature: there are never two decodes at
-once. What it computes goes to the store first and then to the screen, at once for the first token and every 30–50 ms
-after that; it never waits for the screen.
+once. What it computes goes through a `Recorder` to the store and to the screen; it never waits for the screen.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from spec_local.errors import Aborted, BackendError, ContextFullError, SpecLocalError, UsageError, WorkerError
 from spec_local.session.conversation import Turns, fit, reserve_for
-from spec_local.session.provenance import ProvenanceDecoder, TokenText
-from spec_local.session.store_records import State, StoredMessage
+from spec_local.session.provenance import ProvenanceDecoder
+from spec_local.session.store_records import StoredMessage
 from spec_local.session.template import Message
-from spec_local.speculation.round import Round
 from spec_local.ui import events
+from spec_local.ui.recorder import Recorder
 
 if TYPE_CHECKING:
     from spec_local.sampling.params import Sampling
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from spec_local.session.result import Piece, Result
     from spec_local.session.store import AnswerWriter
 
-FLUSH_S = 0.04
-"""Between batches. A piece is not held back where waiting for the next one would make it older than this."""
 _PROGRESS_S = 0.05
 _SWITCH_S = 0.0005
 
@@ -290,7 +287,7 @@ class EngineWorker:
         self._post(events.Pulled(job.name, error))
 
     def _answer(self, job: Answer) -> None:
-        recorder = _Recorder(job, self._post, self._clock)
+        recorder = Recorder(job, self._post, self._clock)
         stream: AnswerStream | None = None
         try:
             if self._engine is None and not job.cancelled.is_set():
@@ -342,64 +339,6 @@ class EngineWorker:
         )
         self._post(events.Started(job.key, window.tokens, window.first, stream.notices))
         return stream
-
-
-class _Recorder:
-    """Collects the pieces of one answer, saves them and shows them, in batches."""
-
-    def __init__(self, job: Answer, post: Callable[[events.WorkerEvent], object], clock: Callable[[], float]) -> None:
-        self._job = job
-        self._post = post
-        self._clock = clock
-        self._text: list[str] = []
-        self._tokens: list[TokenText] = []
-        self._rounds: list[Round] = []
-        self._flushed = -FLUSH_S
-        self._seen = False
-        self._notes: list[str] = []
-
-    def take(self, piece: Piece, tokens: list[TokenText]) -> None:
-        """Add one piece; flush where it is time."""
-        self._text.append(piece.text)
-        self._tokens += tokens
-        pass_s = 0.0
-        if piece.round is not None:
-            self._rounds.append(piece.round)
-            pass_s = min(piece.round.seconds, FLUSH_S)
-        if not self._seen or self._clock() + pass_s - self._flushed >= FLUSH_S:
-            self.flush()
-
-    def flush(self) -> None:
-        """Save and show what was collected."""
-        if not self._rounds and not any(self._text):
-            return
-        self._seen = True
-        text, tokens, rounds = "".join(self._text), tuple(self._tokens), tuple(self._rounds)
-        for collected in (self._text, self._tokens, self._rounds):
-            collected.clear()
-        self._save(lambda writer: writer.append(text, tokens, rounds))
-        self._post(events.Batch(self._job.key, text, tokens, rounds))
-        self._flushed = self._clock()
-
-    def end(self, result: Result | None, error: SpecLocalError | None = None, refused: bool = False) -> None:
-        """Save and show the rest, and give the answer its last state."""
-        self.flush()
-        stopped = error is None and (result is None or result.finish_reason == "cancelled")
-        state: State = "failed" if error is not None else "stopped" if stopped else "done"
-        values = None if result is None else result.as_dict()
-        message = self._save(lambda writer: writer.finish(state, values, str(error or "")))
-        self._post(events.Finished(self._job.key, message, result, error, refused, tuple(self._notes)))
-
-    def _save(self, write: Callable[[AnswerWriter], Any]) -> Any:
-        """An answer that cannot be saved goes on, and says so."""
-        if self._job.writer is None:
-            return None
-        try:
-            return write(self._job.writer)
-        except SpecLocalError as error:
-            self._job.writer = None
-            self._notes.append(f"This answer is not saved. {error}")
-            return None
 
 
 def as_sentence(error: Exception) -> SpecLocalError:
