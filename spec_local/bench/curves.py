@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spec_local.bench.traces import Costs
+from spec_local.session.assembly import fill_passes
 from spec_local.session.costs import DRAFT_ROWS, TARGET_ROWS, measure
 from spec_local.session.engine import Engine
 from spec_local.session.saved import identity, saved_path, write_saved
@@ -110,7 +111,7 @@ def measure_curves(engine: Engine, repeats: int = 3, clock: Clock = time.perf_co
         if loaded.draft is not None and "model" in engine.speculator.drafters:
             draft = measure(loaded.draft, [n for n in _DRAFT_ROWS if n <= options.batch_size], repeats, clock)
     curves = Curves(target, draft)
-    engine.fill_passes(curves.profile())
+    fill_passes(loaded.target, curves.profile())
     return curves
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -46,8 +49,9 @@ def run(arguments: Any) -> int:
         return engine_options(settings), sampling(settings)
 
     try:
-        # The layer above this one, and with it Textual, is loaded only by the command that needs it.
-        ui = import_module("spec_local.ui.start")
+        with starting():
+            # The layer above this one, and with it Textual, is loaded only by the command that needs it.
+            ui = import_module("spec_local.ui.start")
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in ("textual", "markdown_it", "pygments", "rich"):
             raise
@@ -55,6 +59,18 @@ def run(arguments: Any) -> int:
             f"The chat needs {error.name}, which is not installed.", "`pip install 'spec-local[chat]'` brings it."
         ) from error
     return int(ui.start(prepare, system=arguments.system or "", go_on=arguments.go_on) or ExitCode.OK)
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """Say so on the terminal while Textual is read: from a cold disk that can take seconds."""
+    print("spec-local is starting …", end="", flush=True)
+    gc.disable()  # what is imported stays, and looking for garbage in it is a tenth of the time
+    try:
+        yield
+    finally:
+        gc.enable()
+        print("\r\x1b[K", end="", flush=True)
 
 
 def require_terminal() -> None:

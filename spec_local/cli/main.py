@@ -6,7 +6,7 @@ import argparse
 import difflib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -60,8 +60,12 @@ class Parser(argparse.ArgumentParser):
         return actions
 
 
-def build_parser() -> Parser:
-    """The whole command line."""
+def build_parser(names: Collection[str] = COMMANDS) -> Parser:
+    """The command line.
+
+    Args:
+        names: Commands that get their flags; of the others only the name is known, and nothing is imported for them.
+    """
     parser = Parser(
         prog="spec-local",
         description="Run a language model on this machine, faster through exact speculative decoding.",
@@ -71,6 +75,9 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"spec-local {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     for name, summary in COMMANDS.items():
+        if name not in names:
+            commands.add_parser(name, help=summary)
+            continue
         module = import_module(f"spec_local.cli.{name}")
         command = commands.add_parser(
             name,
@@ -90,8 +97,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         # A console that cannot show a character shows a replacement; it must not end the program.
         getattr(stream, "reconfigure", lambda **_: None)(errors="replace")
-    parser = build_parser()
-    arguments: Any = parser.parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    parser = build_parser([word for word in words if not word.startswith("-")][:1])
+    arguments: Any = parser.parse_args(words)
     if arguments.command is None:
         parser.print_help()
         return ExitCode.USAGE

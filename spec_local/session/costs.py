@@ -5,16 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from spec_local.errors import Aborted
 from spec_local.language_model import Chunk
 from spec_local.llama.context import Context
-from spec_local.session.loading import Loaded, LoadProgress
+from spec_local.session.loading import Loaded, LoadProgress, keep_on
 from spec_local.session.options import EngineOptions
 from spec_local.session.saved import identity, read_saved, saved_path, write_saved
 from spec_local.speculation.cost import CostProfile, Curve
 
 _CONTEXT = 64
 """Tokens in the cache while measuring."""
+_STEP = 16
+"""Of them that one pass brings there: between two passes, loading can be stopped."""
 TARGET_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 DRAFT_ROWS = (1, 2, 3, 4, 8, 16, 64)
 
@@ -33,11 +34,7 @@ def cost_profile(loaded: Loaded, options: EngineOptions, progress: LoadProgress 
         except ValueError:
             pass
     longest = max(2, options.max_rows)
-
-    def go_on(done: float) -> None:
-        if progress is not None and not progress("finding out what a pass costs here", done):
-            raise Aborted("Loading was stopped.")
-
+    go_on = keep_on(progress, "finding out what a pass costs here")
     target = measure(loaded.target, [n for n in TARGET_ROWS if n <= longest], go_on=go_on)
     draft = None
     if loaded.draft is not None:
@@ -82,7 +79,9 @@ def _measure(
     filled = min(_CONTEXT, max(1, context.n_ctx - max(rows)), context.n_batch)
     rows = [n for n in rows if filled + n <= context.n_ctx]
     context.trim(0, 0)
-    context.decode([Chunk(0, [0] * filled, 0)])
+    for start in range(0, filled, _STEP):
+        go_on(0.0)
+        context.decode([Chunk(0, [0] * min(_STEP, filled - start), 0)])
     context.mark(0)
     best: dict[int, float] = {}
     for turn in range(repeats):

@@ -22,25 +22,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from spec_local.drafting.drafter import Drafter
-from spec_local.drafting.model import ModelDrafter
-from spec_local.drafting.text import TextDrafter
-from spec_local.errors import Aborted, BackendError, ContextFullError, TemplateError, UsageError
+from spec_local.errors import Aborted, BackendError, ContextFullError, UsageError
 from spec_local.sampling import RULES, Noise, Sampling, Transform
-from spec_local.session.costs import cost_profile, forget_stale
+from spec_local.session.assembly import draft_transform, make_controller, make_drafters
+from spec_local.session.costs import forget_stale
 from spec_local.session.generation import Generation, Progress, Prompt, Request
 from spec_local.session.loading import Loaded, LoadProgress, load_models
 from spec_local.session.memory import MemoryPlan
 from spec_local.session.numerics import numerics
 from spec_local.session.options import EngineOptions
+from spec_local.session.prompts import Prompts
 from spec_local.session.result import Result, Timings, spell
 from spec_local.session.stream import Stream
 from spec_local.session.structured import Structure, Structures
-from spec_local.session.template import ChatTemplate, Message
 from spec_local.session.text_stream import TextStream
 from spec_local.speculation.adaptive import AdaptiveController
-from spec_local.speculation.controller import Controller, FixedController
-from spec_local.speculation.cost import CostProfile
 from spec_local.speculation.sequence import Sequence
 from spec_local.speculation.speculator import Speculator
 
@@ -95,8 +91,10 @@ class Engine:
         self._structures = Structures(self.vocabulary)
         self._native = threading.Lock()  # held while llama.cpp may be in use: `close` must not free what it reads
         self._closed = False
-        self._chat_template = self._load_template()
-        drafters, self._off = self._drafters()
+        self._prompts = Prompts(loaded.target.model, options.chat_template)
+        if self._prompts.broken is not None:
+            self.notices.append(str(self._prompts.broken))
+        drafters, self._off = make_drafters(loaded, self.notices)
         draft = loaded.draft
         self._description: dict[str, Any] = {
             "target": loaded.target_name,
@@ -113,9 +111,9 @@ class Engine:
             **({"workers": [worker.endpoint for worker in loaded.workers]} if loaded.host is not None else {}),
         }
         self._speculator = Speculator(
-            self._target, drafters, self._controller(list(drafters), progress), max_rows=options.max_rows
+            self._target, drafters, make_controller(loaded, list(drafters), progress), max_rows=options.max_rows
         )
-        self.numerics = numerics(loaded, options, options.longest_draft if drafters else 0)
+        self.numerics = numerics(loaded, options, options.longest_draft if drafters else 0, progress)
         """How far the numbers of wide passes are from those of one-row passes here."""
 
     # -- requests --------------------------------------------------------------------------------------------------
@@ -196,7 +194,7 @@ class Engine:
             slot=slot,
             tokens=tokens,
             transform=Transform(sampling, self._target.n_vocab, ends, len(tokens)),
-            draft_transform=_draft_transform(sampling, shared, ends, len(tokens)),
+            draft_transform=draft_transform(sampling, shared, ends, len(tokens)),
             noise=Noise(seed),
             rule=RULES[self.options.acceptance],
             n_ctx=self.n_ctx,
@@ -276,34 +274,14 @@ class Engine:
         """Plays the rounds. Its drafters and its controller may be exchanged between two answers."""
         return self._speculator
 
-    def fill_passes(self, costs: CostProfile) -> None:
-        """Add rows of no use to the target's passes where that makes them faster: kernels work in tiles of rows."""
-        if self._target.memory.free:
-            self._target.width = costs.target.width
-
     def tokenize(self, request: Request) -> tuple[list[int], list[str]]:
-        """Token ids of a request's whole prompt, and notices about how they came about."""
-        if request.raw:
-            if not isinstance(request.prompt, str):
-                raise UsageError("A raw prompt is one text, not a list of messages.", "Leave --raw out.")
-            return self.vocabulary.tokenize(request.prompt, parse_special=True), []
-        messages: list[Message] = []
-        if request.system:
-            messages.append(Message(role="system", content=request.system))
-        if isinstance(request.prompt, str):
-            if not request.prompt.strip():
-                return [], []
-            messages.append(Message(role="user", content=request.prompt))
-        else:
-            messages.extend(request.prompt)
-        if not messages:
-            return [], []
-        template = self._chat_template
-        if isinstance(template, TemplateError):
-            raise template
-        text, notice = template.render(messages)
-        notices = [n for n in (template.notice, notice) if n]
-        return self.vocabulary.tokenize(text, parse_special=True), notices
+        """Token ids of a request's whole prompt, and notices about how they came about.
+
+        Raises:
+            UsageError: A raw prompt is no text.
+            TemplateError: The chat template refuses the conversation.
+        """
+        return self._prompts.tokenize(request)
 
     def complete(self, sampling: Sampling) -> tuple[Sampling, dict[str, str]]:
         """Fill fields that were not set from the model's recommendation; returns where each value came from."""
@@ -387,61 +365,6 @@ class Engine:
     ) -> None:
         self.close()
 
-    # -- making ----------------------------------------------------------------------------------------------------
-
-    def _drafters(self) -> tuple[dict[str, Drafter], str]:
-        """The drafters there are, and why there is none (empty where there is one)."""
-        options, loaded = self.options, self._loaded
-        memory = self._target.memory
-        if options.pad_width and not (memory.free or memory.depth >= options.pad_width - 1):
-            raise UsageError(f"Passes cannot be padded: {memory.reason}.", "Leave --pad-width out.")
-        if options.draft == "none":
-            return {}, "no draft was asked for (--draft none)"
-        if options.longest_draft <= 0:
-            return {}, "the draft length is 0"
-        if not memory.cuttable:
-            loaded.drop_draft(memory.reason)
-            return {}, memory.reason
-        if loaded.draft is not None and not loaded.draft.memory.cuttable:
-            self.notices.append(f"The draft model is not used: {loaded.draft.memory.reason}.")
-            loaded.drop_draft(loaded.draft.memory.reason)
-        drafters: dict[str, Drafter] = {}
-        if loaded.draft is not None:
-            drafters["model"] = ModelDrafter(loaded.draft, loaded.draft.options.max_rows)
-        if options.draft in ("auto", "text") or options.draft_length == "auto":
-            drafters["text"] = TextDrafter()  # free until it is used, and the controller uses it only where it pays
-        return drafters, "" if drafters else loaded.draft_off or "there is no draft"
-
-    def _controller(self, sources: list[str], progress: LoadProgress | None) -> Controller:
-        options = self.options
-        if options.draft_length != "auto" or not sources:
-            return FixedController(sources, options.longest_draft if sources else 0)
-        costs = cost_profile(self._loaded, options, progress).with_memory(self._target.memory)
-        self.fill_passes(costs)
-        return AdaptiveController(costs, longest=options.longest_draft)
-
-    def _load_template(self) -> ChatTemplate | TemplateError:
-        """The chat template; one of the model's own that is broken is noticed now and refused when it is needed.
-
-        Raises:
-            TemplateError: The template that was asked for cannot be read or is broken.
-        """
-        origin, vocabulary = self.options.chat_template, self.vocabulary
-        source, name = self._target.model.chat_template(), self._target.model.path.name
-        if origin is not None:
-            try:
-                source, name = Path(origin).expanduser().read_text(encoding="utf-8"), origin
-            except (OSError, UnicodeError) as error:
-                raise TemplateError(f"The chat template {origin} cannot be read: {error}.") from error
-        bos, eos = (vocabulary.text([i], special=True) if i >= 0 else "" for i in (vocabulary.bos, vocabulary.eos))
-        try:
-            return ChatTemplate(source, bos, eos, name)
-        except TemplateError as error:
-            if origin is not None:
-                raise
-            self.notices.append(str(error))
-            return error
-
     def _speculation_state(self, generation: Generation) -> tuple[str, str]:
         given_up = "; ".join(f"{source}: {reason}" for source, reason in self._speculator.off.items())
         if not generation.request.speculate:
@@ -450,10 +373,3 @@ class Engine:
             return "off", given_up or self._off
         rounds = generation.sequence.rounds
         return "on", (rounds[-1].reason if rounds else "nothing was generated") + (f" ({given_up})" if given_up else "")
-
-
-def _draft_transform(sampling: Sampling, shared: int, ends: frozenset[int], prompt_length: int) -> Transform:
-    """The same transform over the vocabulary both models share; what lies beyond it cannot be drafted."""
-    bias = {token: value for token, value in sampling.logit_bias.items() if token < shared}
-    ends = frozenset(token for token in ends if token < shared)
-    return Transform(sampling.for_draft().model_copy(update={"logit_bias": bias}), shared, ends, prompt_length)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spec_local import models_manifest as manifest
-from spec_local.errors import BackendError, ModelError, PairError, UsageError
+from spec_local.errors import Aborted, BackendError, ModelError, PairError, UsageError
 from spec_local.llama.context import Context, ContextOptions
 from spec_local.llama.devices import is_cpu_alone, pick_devices
 from spec_local.llama.hosted import Host, HostedContext
@@ -34,6 +34,17 @@ _WITHOUT = "Continuing without a draft model. "
 
 LoadProgress = Callable[[str, float], bool]
 """Called with (what is loading, fraction done); return False to cancel."""
+
+
+def keep_on(progress: LoadProgress | None, what: str) -> Callable[[float], None]:
+    """Between the passes of something that takes a while: tells `progress` the share done, and raises `Aborted` where
+    it says so."""
+
+    def go_on(done: float) -> None:
+        if progress is not None and not progress(what, done):
+            raise Aborted("Loading was stopped.")
+
+    return go_on
 
 
 @dataclass(slots=True)

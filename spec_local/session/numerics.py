@@ -7,7 +7,7 @@ computed*; this probe says how much that is here. It is made once per machine, b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from spec_local.language_model import Chunk
 from spec_local.llama.context import Context
-from spec_local.session.loading import Loaded
+from spec_local.session.loading import Loaded, LoadProgress, keep_on
 from spec_local.session.options import EngineOptions
 from spec_local.session.saved import identity, read_saved, saved_path, write_saved
 
@@ -58,13 +58,19 @@ class Numerics:
         )
 
 
-def numerics(loaded: Loaded, options: EngineOptions, longest_draft: int) -> Numerics:
+def numerics(
+    loaded: Loaded, options: EngineOptions, longest_draft: int, progress: LoadProgress | None = None
+) -> Numerics:
     """The saved finding for these models on this machine, or a fresh probe, which is saved.
 
     Args:
         loaded: The models.
         options: How they were loaded.
         longest_draft: Most tokens in one draft; 0 where there is no drafter.
+        progress: Told how far a probe is.
+
+    Raises:
+        Aborted: `progress` said so.
     """
     widths = widths_in_use(longest_draft, options)
     if not widths:
@@ -77,7 +83,7 @@ def numerics(loaded: Loaded, options: EngineOptions, longest_draft: int) -> Nume
             return Numerics(**{**saved["numerics"], "widths": tuple(saved["numerics"]["widths"])})
         except (KeyError, TypeError):
             pass
-    found = probe(loaded.target, widths)
+    found = probe(loaded.target, widths, keep_on(progress, "comparing passes of one row and of many"))
     write_saved(path, {"identity": key, "numerics": found.as_dict()})
     return found
 
@@ -90,23 +96,37 @@ def widths_in_use(longest_draft: int, options: EngineOptions) -> tuple[int, ...]
     return tuple(sorted({min(n, widest) for n in (2, 4, widest)} - {1})) if widest > 1 else ()
 
 
-def probe(context: Context, widths: Sequence[int]) -> Numerics:
+def probe(context: Context, widths: Sequence[int], go_on: Callable[[float], None] = lambda _: None) -> Numerics:
     """Evaluate a short text one token at a time and in passes of each width. Leaves slot 0 empty.
 
     About `8·V(1) + Σ_w ⌈8/w⌉·V(w)` seconds, V(n) being a pass of n rows.
+
+    Args:
+        context: The target.
+        widths: Rows of the passes to compare with one-row passes.
+        go_on: Told the share done before each pass; may raise.
     """
-    epsilon, flips = 0.0, 0
+    epsilon, flips, done = 0.0, 0, 0
     tokens = context.model.vocabulary.tokenize(_TEXT)[: min(_TOKENS, context.n_ctx - 1)]
-    single = evaluate(context, tokens, 1)
+    passes = sum(-(-len(tokens) // width) for width in (1, *widths))
+
+    def before_pass() -> None:
+        nonlocal done
+        go_on(done / passes)
+        done += 1
+
+    single = evaluate(context, tokens, 1, before_pass)
     for width in widths:
-        wide = evaluate(context, tokens, width)
+        wide = evaluate(context, tokens, width, before_pass)
         epsilon = max(epsilon, float(np.abs(wide - single).max()))
         flips += int((wide.argmax(axis=1) != single.argmax(axis=1)).sum())
     positions = len(tokens) * len(widths)
     return Numerics("bitwise" if epsilon == 0.0 else "tolerance", epsilon, flips, positions, tuple(widths))
 
 
-def evaluate(context: Context, tokens: Sequence[int], width: int) -> npt.NDArray[np.float32]:
+def evaluate(
+    context: Context, tokens: Sequence[int], width: int, before_pass: Callable[[], None]
+) -> npt.NDArray[np.float32]:
     """Logits after each token, from an empty cache in passes of `width` rows. Leaves slot 0 empty.
 
     Returns:
@@ -115,6 +135,7 @@ def evaluate(context: Context, tokens: Sequence[int], width: int) -> npt.NDArray
     context.trim(0, 0)
     rows = []
     for start in range(0, len(tokens), width):
+        before_pass()
         chunk = tokens[start : start + width]
         rows.append(context.decode([Chunk(0, chunk, len(chunk))])[0].copy())
     context.trim(0, 0)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import measure_startup
+
+from spec_local.cli.main import COMMANDS
 
 LIMIT_S = 1.0
 """The product's limit is 0.3 s on a quiet machine (scripts/measure_startup.py); a test machine may be busy."""
@@ -25,11 +28,21 @@ def test_help_loads_neither_llama_nor_textual():
 
 
 def test_help_of_each_command_loads_neither_llama_nor_textual():
-    from spec_local.cli.main import COMMANDS
-
     for command in COMMANDS:
         code = measure_startup.HELP.replace("['--help']", f"[{command!r}, '--help']")
         assert {"llama_cpp", "textual"} & set(measure_startup.loaded(code)) == set(), command
+
+
+def test_a_command_imports_no_other_command():
+    for command in COMMANDS:
+        code = (
+            "import json, sys\nfrom spec_local.cli.main import build_parser\n"
+            f"build_parser([{command!r}])\n"
+            "print(json.dumps([m for m in sys.modules if m.startswith('spec_local.cli.')]), file=sys.stderr)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+        loaded = {name.removeprefix("spec_local.cli.").split(".")[0] for name in json.loads(done.stderr)}
+        assert loaded & set(COMMANDS) == {command}
 
 
 def test_help_is_quick():

@@ -10,17 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_engines import PROMPT, Load, drawn
 from tiny_gguf import write_convolutional, write_experts, write_hybrid, write_recurrent, write_windowed
 
 from spec_local.errors import UsageError
 from spec_local.language_model import Memory, MemoryKind
-from spec_local.sampling import Sampling
 from spec_local.session.engine import Engine, load
 from spec_local.session.options import EngineOptions
 from spec_local.session.template import Message
 
-Load = Callable[..., Engine]
-PROMPT = "the abcd on an inn, the abcd on an inn, the "
 FILES: dict[str, Callable[..., Path]] = {
     "recurrent": write_recurrent,
     "hybrid": write_hybrid,
@@ -49,22 +47,16 @@ def open_engine(tiny_folder: Path) -> Iterator[Load]:
         engine.close()
 
 
-def _sampling(**fields: Any) -> Sampling:
-    return Sampling(
-        **{"temperature": 0.8, "seed": 5, "max_tokens": 48, "top_k": 0, "top_p": 1.0, "min_p": 0.0, **fields}
-    )
-
-
 @pytest.mark.parametrize("kind", FILES)
 def test_the_same_text_with_any_draft_or_none(open_engine: Load, kind: str) -> None:
     plain = open_engine(kind, "none")
-    expected = [plain.generate(PROMPT, sampling=_sampling(seed=seed)).token_ids for seed in range(3)]
+    expected = [plain.generate(PROMPT, sampling=drawn(seed=seed)).token_ids for seed in range(3)]
     assert plain.describe()["caches"] == {"target": KINDS.get(kind, "anywhere"), "draft": None}
     accepted = 0
     for draft, length in (("text", 5), ("model", 1), ("model", 4), ("model", 7), ("auto", "auto")):
         engine = open_engine(kind, draft, draft_length=length)
         for seed, tokens in enumerate(expected):
-            result = engine.generate(PROMPT, sampling=_sampling(seed=seed))
+            result = engine.generate(PROMPT, sampling=drawn(seed=seed))
             assert result.token_ids == tokens, (draft, length, seed)
             assert result.speculation_state == "on"
             assert result.timings.load_s > 0
@@ -83,8 +75,8 @@ def test_regenerating_later_turns_and_other_conversations(open_engine: Load, kin
 
     def answers(messages: list[Message], seed: int) -> str:
         plain.speculator.release(0)
-        fresh = plain.generate(messages, sampling=_sampling(seed=seed, max_tokens=30))
-        result = engine.generate(messages, sampling=_sampling(seed=seed, max_tokens=30))
+        fresh = plain.generate(messages, sampling=drawn(seed=seed, max_tokens=30))
+        result = engine.generate(messages, sampling=drawn(seed=seed, max_tokens=30))
         assert result.token_ids == fresh.token_ids
         assert (result.finish_reason, result.limit) == (fresh.finish_reason, fresh.limit)
         return result.text
@@ -103,8 +95,8 @@ def test_regenerating_later_turns_and_other_conversations(open_engine: Load, kin
 @pytest.mark.parametrize("kind", ["recurrent", "hybrid", "snapshots"])
 def test_the_prompt_of_a_running_state_is_not_read_again_to_regenerate(open_engine: Load, kind: str) -> None:
     engine = open_engine(kind, "model")
-    first = engine.generate(PROMPT, sampling=_sampling())
-    again = engine.generate(PROMPT, sampling=_sampling(seed=6))
+    first = engine.generate(PROMPT, sampling=drawn())
+    again = engine.generate(PROMPT, sampling=drawn(seed=6))
     assert first.prompt_tokens > 20
     assert (first.cached_tokens, again.cached_tokens) == (0, first.prompt_tokens - 1)
 
@@ -113,8 +105,8 @@ def test_snapshots_may_be_padded_and_saved_states_may_not(open_engine: Load) -> 
     plain = open_engine("snapshots", "none", pad_width=8)
     padded = open_engine("snapshots", "model", pad_width=8)
     for seed in range(3):
-        expected = plain.generate(PROMPT, sampling=_sampling(seed=seed))
-        assert padded.generate(PROMPT, sampling=_sampling(seed=seed)).token_ids == expected.token_ids
+        expected = plain.generate(PROMPT, sampling=drawn(seed=seed))
+        assert padded.generate(PROMPT, sampling=drawn(seed=seed)).token_ids == expected.token_ids
     with pytest.raises(UsageError, match="cannot be padded: recurrent-target"):
         open_engine("recurrent", "text", pad_width=8)
 
@@ -125,7 +117,7 @@ def test_several_at_once_over_running_states(open_engine: Load) -> None:
 
     for kind in ("hybrid", "snapshots"):
         engine, plain = open_engine(kind, "model", parallel=3), open_engine(kind, "none")
-        requests = [Request(PROMPT + "e" * i, _sampling(seed=i, max_tokens=20 + 5 * i)) for i in range(3)]
+        requests = [Request(PROMPT + "e" * i, drawn(seed=i, max_tokens=20 + 5 * i)) for i in range(3)]
         generations = [engine.prepare(request, slot) for slot, request in enumerate(requests)]
         with engine.using():
             for generation in generations:
@@ -142,7 +134,7 @@ def test_several_at_once_over_running_states(open_engine: Load) -> None:
 def test_what_can_only_be_emptied_answers_plainly_and_says_why(
     open_engine: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = open_engine("recurrent", "none").generate(PROMPT, sampling=_sampling())
+    expected = open_engine("recurrent", "none").generate(PROMPT, sampling=drawn())
 
     def nowhere(context: Any) -> Memory:
         context.memory = found = Memory(MemoryKind.NOWHERE, reason="its state cannot be saved here")
@@ -151,7 +143,7 @@ def test_what_can_only_be_emptied_answers_plainly_and_says_why(
     monkeypatch.setattr("spec_local.session.loading.classify", nowhere)
     engine = open_engine("recurrent", "text")
     for _ in range(2):
-        result = engine.generate(PROMPT, sampling=_sampling())
+        result = engine.generate(PROMPT, sampling=drawn())
         assert result.token_ids == expected.token_ids
         assert (result.speculation_state, result.speculation_reason) == ("off", "its state cannot be saved here")
 
@@ -169,13 +161,13 @@ def test_a_draft_that_can_only_be_emptied_is_set_aside(
 
     options = EngineOptions(n_ctx=256, threads=1, draft_length=4)
     with load(tiny_target, draft=tiny_recurrent, options=options) as engine:
-        expected = engine.generate(PROMPT, sampling=_sampling())
+        expected = engine.generate(PROMPT, sampling=drawn())
         assert engine.describe()["caches"] == {"target": "anywhere", "draft": "checkpoints"}
         assert "model" in expected.statistics.sources
     monkeypatch.setattr("spec_local.session.loading.classify", only_target)
     with load(tiny_target, draft=tiny_recurrent, options=options) as engine:
         assert "The draft model is not used: no way back." in engine.notices
-        assert engine.generate(PROMPT, sampling=_sampling()).token_ids == expected.token_ids
+        assert engine.generate(PROMPT, sampling=drawn()).token_ids == expected.token_ids
 
 
 def test_what_a_rejection_costs_reaches_the_controller(open_engine: Load) -> None:

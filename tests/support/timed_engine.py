@@ -19,7 +19,7 @@ from spec_local.session.generation import Generation, Request
 from spec_local.session.options import EngineOptions
 from spec_local.session.text_stream import TextStream
 from spec_local.speculation.controller import FixedController
-from spec_local.speculation.cost import CostProfile, Curve
+from spec_local.speculation.cost import Curve
 from spec_local.speculation.sequence import Sequence
 from spec_local.speculation.speculator import Speculator
 
@@ -90,9 +90,6 @@ class TimedEngine:
         if "text" in sources:
             drafters["text"] = TextDrafter()
         self.speculator = Speculator(target, drafters, FixedController((), 0), clock=self.clock)
-
-    def fill_passes(self, costs: CostProfile) -> None:
-        assert all(costs.target.width(rows) == rows for rows in range(1, 18)), "these curves show no tiles"
 
     def tokenize(self, request: Request) -> tuple[list[int], list[str]]:
         assert isinstance(request.prompt, str)

@@ -130,6 +130,15 @@ def test_ctrl_c_stops_the_answer_and_then_leaves(start, tmp_path):
     assert conversation(tmp_path) == [("user", "done"), ("assistant", "stopped")]
 
 
+def test_it_shows_at_once_that_it_starts_and_then_the_screen(start):
+    terminal = start()
+    terminal.sees("target.gguf + draft.gguf")
+    sign, gone, screen = (terminal.output.index(text) for text in ("is starting", "\r\x1b[K", "\x1b[?1049h"))
+    assert sign < gone < screen
+    terminal.keys("\x11")
+    assert terminal.ended() == 0
+
+
 def test_a_termination_while_answering_keeps_the_answer_and_restores_the_terminal(start, tmp_path):
     terminal = start()
     terminal.sees("target.gguf + draft.gguf")

@@ -1,0 +1,74 @@
+"""What an engine drafts with, and who decides how far: the drafters and the controller for what was loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from spec_local.drafting.drafter import Drafter
+from spec_local.drafting.model import ModelDrafter
+from spec_local.drafting.text import TextDrafter
+from spec_local.errors import UsageError
+from spec_local.sampling import Sampling, Transform
+from spec_local.session.costs import cost_profile
+from spec_local.session.loading import Loaded, LoadProgress
+from spec_local.speculation.adaptive import AdaptiveController
+from spec_local.speculation.controller import Controller, FixedController
+from spec_local.speculation.cost import CostProfile
+
+if TYPE_CHECKING:
+    from spec_local.llama.context import Context
+
+
+def make_drafters(loaded: Loaded, notices: list[str]) -> tuple[dict[str, Drafter], str]:
+    """The drafters there are, by source, and why there is none (empty where there is one).
+
+    Args:
+        loaded: A draft model that cannot be used is freed.
+        notices: Gets what a person should know about that.
+
+    Raises:
+        UsageError: Padded passes were asked for, and this target's cache cannot lose the padding again.
+    """
+    options, memory = loaded.options, loaded.target.memory
+    if options.pad_width and not (memory.free or memory.depth >= options.pad_width - 1):
+        raise UsageError(f"Passes cannot be padded: {memory.reason}.", "Leave --pad-width out.")
+    if options.draft == "none":
+        return {}, "no draft was asked for (--draft none)"
+    if options.longest_draft <= 0:
+        return {}, "the draft length is 0"
+    if not memory.cuttable:
+        loaded.drop_draft(memory.reason)
+        return {}, memory.reason
+    if loaded.draft is not None and not loaded.draft.memory.cuttable:
+        notices.append(f"The draft model is not used: {loaded.draft.memory.reason}.")
+        loaded.drop_draft(loaded.draft.memory.reason)
+    drafters: dict[str, Drafter] = {}
+    if loaded.draft is not None:
+        drafters["model"] = ModelDrafter(loaded.draft, loaded.draft.options.max_rows)
+    if options.draft in ("auto", "text") or options.draft_length == "auto":
+        drafters["text"] = TextDrafter()  # free until it is used, and the controller uses it only where it pays
+    return drafters, "" if drafters else loaded.draft_off or "there is no draft"
+
+
+def make_controller(loaded: Loaded, sources: Sequence[str], progress: LoadProgress | None) -> Controller:
+    """Who decides what is drafted. For an adaptive one, what passes cost here is measured unless that is known."""
+    options = loaded.options
+    if options.draft_length != "auto" or not sources:
+        return FixedController(list(sources), options.longest_draft if sources else 0)
+    costs = cost_profile(loaded, options, progress).with_memory(loaded.target.memory)
+    fill_passes(loaded.target, costs)
+    return AdaptiveController(costs, longest=options.longest_draft)
+
+
+def fill_passes(target: Context, costs: CostProfile) -> None:
+    """Add rows of no use to the target's passes where that makes them faster: kernels work in tiles of rows."""
+    if target.memory.free:
+        target.width = costs.target.width
+
+
+def draft_transform(sampling: Sampling, shared: int, ends: frozenset[int], prompt_length: int) -> Transform:
+    """The target's transform over the `shared` tokens both models have; what lies beyond them cannot be drafted."""
+    bias = {token: value for token, value in sampling.logit_bias.items() if token < shared}
+    ends = frozenset(token for token in ends if token < shared)
+    return Transform(sampling.for_draft().model_copy(update={"logit_bias": bias}), shared, ends, prompt_length)

@@ -1,0 +1,20 @@
+"""Engines over the tiny models, as the tests of the façade open them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from spec_local.sampling import Sampling
+from spec_local.session.engine import Engine
+
+PROMPT = "the abcd on an inn, the abcd on an inn, the "
+"""Repeats itself, so that text drafts find something."""
+Load = Callable[..., Engine]
+"""Of the fixture `open_engine`."""
+
+
+def drawn(**fields: Any) -> Sampling:
+    """Sampling at T = 0.8 from the whole distribution, unless told otherwise."""
+    whole = {"temperature": 0.8, "seed": 5, "max_tokens": 40, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    return Sampling(**{**whole, **fields})
