@@ -5,8 +5,8 @@
 
 With `--pad-width` all target passes have one width, so the answers of all arms should be equal token by token; without
 it near-ties may fall otherwise. `--llama-cpp` has llama.cpp's own server (`scripts/comparing`, in a virtual environment
-of its own) answer the same prompts with as many slots, plainly and with drafts of three tokens; there every answer has
-the same number of tokens. Prints a line for each arm and, last, one JSON object.
+of its own) answer the same prompts with as many slots, plainly and, with `--server-drafts`, with drafts of three
+tokens; there every answer has the same number of tokens. Prints a line for each arm and, last, one JSON object.
 """
 
 from __future__ import annotations
@@ -147,6 +147,7 @@ def main() -> int:
     parser.add_argument("--pad-width", type=int, default=0)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--llama-cpp", action="store_true", help="measure llama.cpp's own server too")
+    parser.add_argument("--server-drafts", action="store_true", help="and that with drafts")
     parser.add_argument("--venv", type=Path, default=cache_folder() / "xllamacpp", help="the server's environment")
     arguments = parser.parse_args()
     length = arguments.draft_length
@@ -175,7 +176,7 @@ def main() -> int:
             )
             assert target is not None
             files = Files(target, draft, arguments.threads or physical_cores(), arguments.n_ctx, slots)
-            for setting in [PLAIN] if draft is None else [PLAIN, DRAFT_3]:
+            for setting in [PLAIN, DRAFT_3] if draft is not None and arguments.server_drafts else [PLAIN]:
                 try:
                     done(measure_server(python, files, setting, asked))
                 except ServerError as error:

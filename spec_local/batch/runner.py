@@ -1,6 +1,7 @@
 """The scheduler: as many sequences as there are slots, each refilled as soon as it is free.
 
-    refill    free slots take the next items; a prompt's prefix that another slot holds is copied, not computed
+    refill    free slots take the next items, whose prompts are read in one pass where they fit one; a prefix that
+              another slot holds is copied, not computed
     step      ONE round for all active sequences together
     finish    what ended is handed out; its slot is free
 
@@ -36,6 +37,9 @@ class BatchEngine(Protocol):
 
     def prepare(self, request: Request, slot: int = 0) -> Generation:
         """Check and tokenise."""
+
+    def read_ahead(self, generations: Many[Generation]) -> None:
+        """Bring several prompts into the target's cache together, where that is possible; `prefill` does the rest."""
 
     def prefill(self, generation: Generation, progress: Progress | None = None) -> None:
         """Bring the prompt into the caches."""
@@ -166,34 +170,51 @@ class Runner:
     # -- refill ----------------------------------------------------------------------------------------------------
 
     def _refill(self, feed: Feed[Item | BadLine]) -> Iterator[Outcome]:
-        if self._suspects and not self._running and (failed := self._begin(self._suspects.popleft())) is not None:
-            yield failed
+        begun: list[_Active] = []
+        if self._suspects and not self._running:
+            yield from self._prepare(self._suspects.popleft(), begun)
         while self._free and len(self._running) < self.concurrency.limit and not self._suspects and not self.draining:
             entry = feed.take(_BUSY_WAIT_S if self._running else _IDLE_WAIT_S)
             if entry is None:
-                return
+                break
             if isinstance(entry, BadLine):
                 yield Outcome(entry.line, entry.id, None, entry.error, entry.fields)
-            elif (failed := self._begin(entry)) is not None:
-                yield failed
+            else:
+                yield from self._prepare(entry, begun)
+        while begun:
+            if len(begun) > 1:
+                self.engine.read_ahead([active.generation for active in begun])
+            yield from self._prefill(begun.pop(0))
 
-    def _begin(self, item: Item) -> Outcome | None:
-        """Prepare and prefill an item in a free slot; the outcome where that is already its end."""
+    def _prepare(self, item: Item, begun: list[_Active]) -> Iterator[Outcome]:
+        """Put an item into a free slot and into `begun`; its outcome where that is already its end."""
         started = self._clock()
         slot = self._free[-1]
         try:
-            generation = self.engine.prepare(self._request(item), slot)
-            active = _Active(item, generation, started)
-            if not generation.finished:
-                self.engine.prefill(generation, lambda _done, _total: self._check_time(active))
+            active = _Active(item, self.engine.prepare(self._request(item), slot), started)
         except Exception as error:  # one item's trouble, a defect of ours included, is not the others'
-            return self._failure(item, error)
-        if generation.finished:
-            return self._finish(active)
+            yield self._failure(item, error)
+            return
+        if active.generation.finished:
+            yield from self._finish(active)
+            return
         self._free.pop()
         self._running[slot] = active
         self.active = len(self._running)
-        return None
+        begun.append(active)
+
+    def _prefill(self, active: _Active) -> Iterator[Outcome]:
+        """Read an item's prompt; its outcome where that is its end."""
+        active.started = self._clock()  # the time of the prompts before it is not its own
+        try:
+            self.engine.prefill(active.generation, lambda _done, _total: self._check_time(active))
+        except Exception as error:  # as above
+            self._release(active)
+            yield self._failure(active.item, error)
+            return
+        if active.generation.finished:
+            self._release(active)
+            yield from self._finish(active)
 
     def _check_time(self, active: _Active) -> None:
         """Called between the passes of a prefill, which may be long."""
@@ -220,15 +241,14 @@ class Runner:
                 active.generation.sequence.cancel()
             if active.generation.finished:
                 self._release(active)
-                if (outcome := self._finish(active)) is not None:
-                    yield outcome
+                yield from self._finish(active)
         if self.on_step is not None:
             self.on_step()
 
     # -- ends ------------------------------------------------------------------------------------------------------
 
-    def _finish(self, active: _Active) -> Outcome | None:
-        """The outcome of a generation that has ended; None where it was dropped by `stop`.
+    def _finish(self, active: _Active) -> Iterator[Outcome]:
+        """The outcome of a generation that has ended; none where it was dropped by `stop`.
 
         Raises:
             BackendError: It is the last of several in a row that the backend failed, or a worker took the model.
@@ -239,16 +259,18 @@ class Runner:
             self._failed_in_a_row += isinstance(error, BackendError)
             if self._failed_in_a_row >= _DEAD_AFTER or isinstance(error, WorkerError):  # no line's fault
                 raise error
-            return self._failure(item, error)
+            yield self._failure(item, error)
+            return
         if sequence.finish == "cancelled":
             if self._stopped.is_set():
-                return None
+                return
             done = len(sequence.emitted)
             message = f"The item took longer than {self._timeout_s:g} s; {done} tokens were written."
-            return self._failure(item, ItemError(Failure.TIMEOUT, message))
+            yield self._failure(item, ItemError(Failure.TIMEOUT, message))
+            return
         self._failed_in_a_row = 0
         active.generation.piece()  # releases text that was held back
-        return Outcome(item.line, item.id, self.engine.result(active.generation), None, item.fields, self._mark(item))
+        yield Outcome(item.line, item.id, self.engine.result(active.generation), None, item.fields, self._mark(item))
 
     def _failure(self, item: Item, error: Exception) -> Outcome:
         return Outcome(item.line, item.id, None, error, item.fields, self._mark(item))

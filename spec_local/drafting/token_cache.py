@@ -52,10 +52,10 @@ class TokenCache:
         Returns:
             How many of `tokens` the slot holds now.
         """
-        if self._sharing is None or not self.model.memory.free or len(tokens) - held < _WORTH_SHARING:
+        if self._sharing is None or not self.model.memory.free or not worth_sharing(len(tokens) - held):
             return held
         longest, source = max((self.shared(other, tokens), other) for other in self._held)
-        if longest - held < _WORTH_SHARING:
+        if not worth_sharing(longest - held):
             return held
         self._held[slot] = []
         try:
@@ -119,6 +119,11 @@ class TokenCache:
         for chunk in chunks:
             self._held[chunk.seq].extend(chunk.tokens)
         return rows
+
+
+def worth_sharing(tokens: int) -> bool:
+    """Whether so many tokens should be taken over from another slot rather than computed."""
+    return tokens >= _WORTH_SHARING
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int], known: int = 0) -> int:

@@ -208,12 +208,29 @@ class Engine:
         )
         return Generation(request, sequence, stream, seed, origins, notices)
 
+    def read_ahead(self, generations: Many[Generation]) -> None:
+        """Bring the prompts of several generations into the target's cache in one pass, as far as they fit one.
+
+        `prefill` does the rest and says what failed. Nothing is read ahead where passes are padded: what else is in a
+        pass changes its last bits, and no answer may then depend on its neighbours.
+        """
+        if self.options.pad_width:
+            return
+        started = time.perf_counter()
+        with self._native:
+            if not self._closed:
+                self._speculator.read_ahead([generation.sequence for generation in generations])
+        seconds = time.perf_counter() - started
+        read = sum(generation.sequence.read_ahead for generation in generations) or 1
+        for generation in generations:
+            generation.prefill_s += seconds * generation.sequence.read_ahead / read
+
     def prefill(self, generation: Generation, progress: Progress | None = None) -> None:
         """Bring the prompt into the target's cache, keeping the prefix the slot already holds. Fails as `step` does."""
         started = time.perf_counter()
         with self._computing([generation]):
             generation.cached_tokens = self._speculator.prefill(generation.sequence, progress)
-        generation.prefill_s = time.perf_counter() - started
+        generation.prefill_s += time.perf_counter() - started
 
     def step(self, generations: Many[Generation]) -> None:
         """One round for every unfinished generation. One that fails is finished by it: see `sequence.error`."""

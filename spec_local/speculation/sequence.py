@@ -47,6 +47,8 @@ class Sequence:
     pace: Pace = field(default_factory=Pace)
     constraint: Constraint | None = None
     """A grammar the answer follows; moved by emitted tokens only."""
+    read_ahead: int = 0
+    """Tokens of the prompt that were read together with other prompts, before this one's turn."""
     rounds: list[Round] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     """One entry per emitted token where `top_logprobs` asks for it."""

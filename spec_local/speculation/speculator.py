@@ -17,7 +17,7 @@ from spec_local.drafting.draft import GRAMMAR_SOURCE, NO_SOURCE, Draft, no_draft
 from spec_local.drafting.drafter import Drafter, DraftRequest
 from spec_local.drafting.model import ModelDrafter, recent
 from spec_local.drafting.text import TextDrafter
-from spec_local.drafting.token_cache import Progress, TokenCache
+from spec_local.drafting.token_cache import Progress, TokenCache, common_prefix, worth_sharing
 from spec_local.errors import BackendError, CacheError, SpecLocalError
 from spec_local.language_model import Chunk, LanguageModel, Logits
 from spec_local.sampling.logprobs import token_logprob
@@ -76,11 +76,38 @@ class Speculator:
             BackendError: A pass failed.
         """
         self._forget(sequence.slot, self._cache.shared(sequence.slot, sequence.tokens[:-1]))
-        kept = self._fill(sequence, progress)
+        kept = self._fill(sequence, progress) - sequence.read_ahead
+        sequence.read_ahead = 0
         self._cache.mark(sequence.slot)  # what another answer, or the next turn, may come back to
         if sequence.speculate and any(isinstance(drafter, ModelDrafter) for drafter in self.drafters.values()):
             self._open(sequence)
         return kept
+
+    def read_ahead(self, sequences: Many[Sequence]) -> None:
+        """Read the prompts of several sequences in one pass, which takes less than a pass for each.
+
+        `prefill` finds them read. It also does what is left: prompts that did not fit the pass, those that begin like
+        another one in it (they will take that over), and all of them where the pass failed, each with its own error.
+        """
+        reading: list[Sequence] = []
+        chunks: list[Chunk] = []
+        room = self.target.n_batch
+        try:
+            for s in sequences:
+                wanted = s.tokens[:-1]
+                self._forget(s.slot, self._cache.shared(s.slot, wanted))
+                held = self._hold(s)
+                alike = max((common_prefix(wanted, other.tokens) for other in reading), default=0)
+                if held < len(wanted) <= held + room and not worth_sharing(alike - held):
+                    reading.append(s)
+                    chunks.append(Chunk(s.slot, wanted[held:], 0))
+                    room -= len(wanted) - held
+            if len(chunks) > 1:
+                self._cache.decode(chunks)
+                for s, chunk in zip(reading, chunks, strict=True):
+                    s.read_ahead = len(chunk.tokens)
+        except SpecLocalError:  # `prefill` will meet it again, for the sequence that it concerns
+            pass
 
     def _open(self, s: Sequence) -> None:
         """Have the draft model read the prompt, where it would have to in the first round."""
@@ -287,11 +314,15 @@ class Speculator:
 
     def _fill(self, s: Sequence, progress: Progress | None = None) -> int:
         """Bring the target's cache to `tokens[:-1]`; returns how much of it was there."""
+        kept = self._hold(s)
+        self._cache.fill(s.slot, s.tokens[:-1], progress)
+        return kept
+
+    def _hold(self, s: Sequence) -> int:
+        """Bring the target's cache to the longest beginning of `tokens[:-1]` that needs no pass; returns its length."""
         wanted = s.tokens[:-1]
         held = self._cache.shared(s.slot, wanted)
-        kept = self._cut(s.slot, self._cache.adopt(s.slot, wanted, held))
-        self._cache.fill(s.slot, wanted, progress)
-        return kept
+        return self._cut(s.slot, self._cache.adopt(s.slot, wanted, held))
 
     def _trim(self, s: Sequence) -> None:
         """Cut the target's cache to `tokens[:-1]`, or to the mark before; what lacks is read with the next round."""

@@ -343,3 +343,34 @@ def test_several_at_once_get_what_each_gets_alone(open_engine: Load) -> None:
         while not all(generation.finished for generation in generations):
             engine.step(generations)
     assert [engine.result(generation).token_ids for generation in generations] == alone
+
+
+def test_prompts_are_read_together_unless_passes_are_padded(open_engine: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[list[int]] = []
+    decode = Context.decode
+
+    def watched(self: Context, chunks: Any) -> Any:
+        passes.append([len(chunk.tokens) for chunk in chunks])
+        return decode(self, chunks)
+
+    prompts = [PROMPT, "x y", "another abcd on an inn"]
+    for pad_width in (0, 24):
+        engine = open_engine(parallel=3, draft="none", pad_width=pad_width)
+        alone = [engine.generate(prompt, sampling=drawn(seed=i)).token_ids for i, prompt in enumerate(prompts)]
+        for slot in range(3):
+            engine.speculator.release(slot)
+        monkeypatch.setattr(Context, "decode", watched)
+        with engine.using():
+            generations = [
+                engine.prepare(Request(prompt, sampling=drawn(seed=i)), slot=i) for i, prompt in enumerate(prompts)
+            ]
+            passes.clear()
+            engine.read_ahead(generations)
+            assert passes == ([] if pad_width else [[len(g.sequence.tokens) - 1 for g in generations]])
+            for generation in generations:
+                engine.prefill(generation)
+                assert (generation.cached_tokens, generation.prefill_s > 0) == (0, True)
+            while not all(generation.finished for generation in generations):
+                engine.step(generations)
+        monkeypatch.undo()
+        assert [engine.result(generation).token_ids for generation in generations] == alone

@@ -71,6 +71,9 @@ class _Engine:
     def describe(self) -> dict[str, Any]:
         return {"target": "scripted", "target_path": "/no/such/file", "draft": None}
 
+    def read_ahead(self, generations: Many[Generation]) -> None:
+        pass
+
     def result(self, generation: Generation) -> Result:
         return finished(generation)
 
@@ -215,6 +218,9 @@ class ToyEngine(_Engine):
             pace=self.speculator.controller.enter(),
         )
         return Generation(request, sequence, stream, seed, {})
+
+    def read_ahead(self, generations: Many[Generation]) -> None:
+        self.speculator.read_ahead([generation.sequence for generation in generations])
 
     def prefill(self, generation: Generation, progress: Progress | None = None) -> None:
         generation.cached_tokens = self.speculator.prefill(generation.sequence, progress)
