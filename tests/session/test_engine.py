@@ -11,6 +11,7 @@ from tiny_engines import PROMPT, Load, drawn
 from tiny_gguf import END_OF_TURN, N_VOCAB
 
 from spec_local.errors import BackendError, UsageError
+from spec_local.llama.context import Context
 from spec_local.session.generation import Request
 
 
