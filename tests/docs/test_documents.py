@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+
+from spec_local.cli.main import build_parser
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "docs" / "python.md"]
@@ -44,6 +47,32 @@ def test_the_page_of_commands_is_current(monkeypatch: pytest.MonkeyPatch) -> Non
     from make_docs import PAGE, commands_page
 
     assert PAGE.read_text(encoding="utf-8") == commands_page(), "run: python scripts/make_docs.py"
+
+
+def _command_lines() -> list[list[str]]:
+    found = []
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for block in re.findall(r"```(?:sh)?\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+            for line in block.replace("\\\n", " ").splitlines():
+                words = shlex.split(line, comments=True)
+                for number, word in enumerate(words):
+                    if word == "spec-local":
+                        rest = words[number + 1 :]
+                        end = next((i for i, w in enumerate(rest) if w in ("<", ">", "|", "&", "&&", ";")), len(rest))
+                        found.append(rest[:end])
+    return found
+
+
+def test_the_command_lines_shown_are_understood() -> None:
+    lines = _command_lines()
+    assert len(lines) >= 10
+    assert {"chat", "generate", "bench", "verify", "models"} <= {line[0] for line in lines}
+    parser = build_parser()
+    for line in lines:
+        try:
+            parser.parse_args(line)
+        except SystemExit as end:
+            pytest.fail(f"spec-local {shlex.join(line)}: exit {end.code}")
 
 
 @pytest.mark.parametrize(
