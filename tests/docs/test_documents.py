@@ -66,7 +66,7 @@ def _command_lines() -> list[list[str]]:
 def test_the_command_lines_shown_are_understood() -> None:
     lines = _command_lines()
     assert len(lines) >= 10
-    assert {"chat", "generate", "bench", "verify", "models"} <= {line[0] for line in lines}
+    assert {"chat", "generate", "bench", "verify"} <= {line[0] for line in lines}
     parser = build_parser()
     for line in lines:
         try:
