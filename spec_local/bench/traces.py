@@ -130,6 +130,7 @@ def replay(
     text: TraceText | None = None,
     pace: Pace | None = None,
     jitter: Jitter = lambda: 1.0,
+    read: int | None = None,
 ) -> list[Round]:
     """The rounds `controller` would make of this trace on a machine with these costs.
 
@@ -141,13 +142,14 @@ def replay(
         text: Precomputed offers of the text drafter.
         pace: The controller's state for the sequence; None: a new one.
         jitter: Noise on the seconds.
+        read: Tokens of the prompt that the draft model has read; None: all.
     """
     target, model = Curve(costs.target), Curve(costs.draft)
     sources = tuple(sources)
     text = (text or TraceText(trace)) if "text" in sources else None
     pace = pace or controller.enter()
     prompt, n = len(trace.prompt), len(trace.tokens)
-    known = prompt  # tokens the draft model's cache holds
+    known = prompt if read is None else read  # tokens the draft model's cache holds
     at = 1  # tokens emitted
     rounds = []
     while at < n:
@@ -158,7 +160,7 @@ def replay(
         if room and text is not None and text.drafts[at][0]:
             drafted, likely = text.drafts[at]
             offers["text"] = Offer(min(room, len(drafted)), Draft(drafted[:room], None, "text", likely[:room]))
-        (plan,) = controller.plan([Seat(pace, offers, prompt + at)])
+        (plan,) = controller.plan([Seat(pace, offers, prompt + at, n - at)])
 
         draft, draft_s, right = no_draft(), 0.0, 0
         if plan.source == "text":

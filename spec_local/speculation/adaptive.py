@@ -56,8 +56,9 @@ TABLE_ROUNDS, TABLE_SPEED = 24, 0.08
 """A stopping table is solved again after so many rounds; there is one for each so large step of ρ."""
 PROBE_TOKENS, PROBE_FIRST, PROBE_CHEAP, PROBE_LAST = 3, 16, 48, 256
 """Tokens of a trial draft; idle tokens before the first trial, at most where trials are cheap, and at most."""
-CREDIT_START, CREDIT_RATE, CREDIT_MOST = 10.0, 0.01, 10.0
-"""The account for trials, in tokens: at start, per emitted token, and at most."""
+CREDIT_START, CREDIT_RATE, CREDIT_MOST, BET = 10.0, 0.01, 10.0, 2.0
+"""The account for trials, in tokens: at start, per emitted token, and at most; reading so many tokens' worth of what the
+model has missed is a bet on a longer answer, and paid from it too."""
 HOPE = (0.0, 0.0, 0.02, 0.02, 0.03, 0.03, 0.05, 0.1, 0.1, 0.1, 0.15, 0.4)
 """Confidence that a draft model which is off may turn out to have."""
 HOPE_CHANCE, HOPE_ROUNDS = 0.25, 32
@@ -199,14 +200,17 @@ class AdaptiveController:
             pace.promise = promise
         pace.promise += PROMISE_WEIGHT * (promise - pace.promise)
         reading = self._reading(plan) * pace.tokens / pace.rounds
-        at_hand = PROMISE_ROUNDS * (pace.promise - reading) > catch_up
-        if not at_hand:
+        worth_it = self._horizon(plan, PROMISE_ROUNDS) * (pace.promise - reading) > catch_up
+        affordable = not pace.played or catch_up <= self.credit  # in prefill it is no part of decoding
+        missing = not (worth_it and affordable) and gain > other_gain
+        if not (worth_it and affordable):
             gain -= catch_up
         if gain > other_gain:
             plan.source, plan.limit = "model", min(offer.tokens, self.longest)
+            plan.bet = pace.played > 0 and catch_up > BET
             plan.reason = f"model draft on: {self._expected(pace):.2f} acceptance expected"
         elif plan.source == NO_SOURCE:
-            plan.reason = self._why_off(plan)
+            plan.reason = f"model draft off: it has {offer.lag} tokens to read first" if missing else self._why_off(plan)
             if pace.idle >= pace.trial_after:
                 self._consider_trial(plan, offer, step, catch_up)
 
@@ -217,10 +221,16 @@ class AdaptiveController:
         pace.trial_gap = min(2 * pace.trial_gap, max(PROBE_CHEAP, int(100 * cost)), PROBE_LAST)
         pace.trial_after = pace.idle + pace.trial_gap
         hope = solve(self.model.rates, HOPE, step, plan.rows).value
-        if HOPE_CHANCE * HOPE_ROUNDS * hope > cost and self.credit > cost:
+        if HOPE_CHANCE * self._horizon(plan, HOPE_ROUNDS) * hope > cost and self.credit > cost:
             pace.trial_after = pace.trial_gap
             plan.source, plan.limit, plan.trial = "model", min(offer.tokens, PROBE_TOKENS), True
             plan.reason = f"model draft tried again after {pace.idle} tokens"
+
+    @staticmethod
+    def _horizon(plan: Plan, least: int) -> float:
+        """Rounds that this answer is expected to go on for: as many as it has had, and no more than its budget."""
+        pace = plan.seat.pace
+        return min(max(least, pace.played), plan.seat.remaining * pace.rounds / pace.tokens)
 
     def _gain_of_reading(self, plan: Plan, offer: Offer, step: float) -> float:
         """Tokens that the text draft is worth to the model as something to read along."""
@@ -338,6 +348,7 @@ class AdaptiveController:
         seconds = self.costs.target.seconds(plan.other_rows + r.width, plan.seat.context) + self._drafting_s([outcome])
         if not self.frozen:  # what it really took, unless the machine stalled
             seconds = min(max(r.seconds, seconds / STALL), seconds * STALL)
+        pace.played += 1
         pace.rounds = SPEED_MEMORY * pace.rounds + 1
         pace.tokens = SPEED_MEMORY * pace.tokens + r.emitted
         pace.seconds = SPEED_MEMORY * pace.seconds + seconds
@@ -347,7 +358,7 @@ class AdaptiveController:
         if r.source != NO_SOURCE:
             won = r.emitted - seconds / plan.plain_s
             pace.balance[r.source] = min(pace.balance.get(r.source, 0.0) + won, BALANCE_MOST)
-            if plan.trial:
+            if plan.trial or plan.bet:
                 self.credit += min(won, 0.0)
 
     def _learn_text(self, outcome: Outcome) -> None:

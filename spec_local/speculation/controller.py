@@ -41,6 +41,8 @@ class Offer:
 class Pace:
     """What a controller remembers of one sequence. Made by `Controller.enter`, belongs to the controller."""
 
+    played: int = 0
+    """All rounds."""
     rounds: float = 0.0
     tokens: float = 0.0
     seconds: float = 0.0
@@ -77,6 +79,8 @@ class Seat:
     """By source; only the drafters that have something to offer to this sequence now."""
     context: int
     """Tokens in its target cache."""
+    remaining: int = 1 << 30
+    """Tokens that may still be emitted."""
 
 
 @dataclass(slots=True)
@@ -97,6 +101,8 @@ class Plan:
     sequences: int = 1
     """Sequences in the round."""
     trial: bool = False
+    bet: bool = False
+    """It pays only if the answer goes on for a while: first the model must read much that it has missed."""
     """Made to learn, against the present estimate."""
     speed: float = 0.0
     """Tokens a second is worth in this round."""

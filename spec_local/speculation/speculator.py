@@ -112,7 +112,7 @@ class Speculator:
     def _open(self, s: Sequence) -> None:
         """Have the draft model read the prompt, where it would have to in the first round."""
         (offers,), _ = self._offers([s], [self._lag(s, self.max_rows)])
-        source = self.controller.opens(Seat(s.pace, offers, len(s.tokens) - 1))
+        source = self.controller.opens(Seat(s.pace, offers, len(s.tokens) - 1, s.remaining))
         drafter = self.drafters.get(source)
         if isinstance(drafter, ModelDrafter) and GRAMMAR_SOURCE not in offers:
             try:
@@ -145,7 +145,7 @@ class Speculator:
 
         # Draft. Text drafts cost nothing, so they are made first and offered; a model runs only where it was chosen.
         offers, text_s = self._offers(active, lags)
-        seats = [Seat(s.pace, offer, len(s.tokens) - 1) for s, offer in zip(active, offers, strict=True)]
+        seats = [Seat(s.pace, offer, len(s.tokens) - 1, s.remaining) for s, offer in zip(active, offers, strict=True)]
         plans = [_certain(plan) for plan in self.controller.plan(seats)]
         drafts, made, model_s = self._draft(active, plans)
 

@@ -216,6 +216,44 @@ def test_a_model_that_is_far_behind_must_promise_what_catching_up_costs() -> Non
     near, far = (controller.plan([_seat(controller, model=Offer(16, lag=lag))])[0] for lag in (1, 20_000))
     assert near.source == "model"
     assert far.source == "none"
+    assert far.reason == "model draft off: it has 20000 tokens to read first"
+
+
+@pytest.mark.parametrize("name", ["A", "AVX2", "C", "flat"])
+def test_a_long_prompt_that_the_model_has_not_read_is_no_reason_to_be_slow(name: str) -> None:
+    """Reading it in the middle of an answer that then ends takes back what drafting won, and more."""
+    table = COSTS[name]
+    for trace, text in _traces():
+        controller, length = AdaptiveController(table.profile()), len(trace.prompt) + 400
+        seat = Seat(controller.enter(), {"model": Offer(16, lag=length)}, length, len(trace))
+        read = None if controller.opens(seat) == "model" else -400
+        rounds = replay(trace, controller, table, BOTH, text, seat.pace, read=read)
+        assert seconds(rounds) <= plain_seconds(trace, table) / 0.97, trace.name
+
+
+def test_what_is_left_of_the_budget_limits_what_reading_can_bring() -> None:
+    controller = AdaptiveController(COSTS["A"].profile())
+    sources = []
+    for remaining in (1000, 6):
+        pace = controller.enter()
+        sources.append(controller.opens(Seat(pace, {"model": Offer(5, lag=150)}, 150, remaining)))
+    assert sources == ["model", "none"]
+
+
+def test_reading_much_in_the_middle_of_an_answer_is_paid_from_the_account() -> None:
+    controller = AdaptiveController(COSTS["A"].profile())
+    seat = _seat(controller, model=Offer(16, lag=60))
+    seat.pace.played = 1
+    (plan,) = controller.plan([seat])
+    assert (plan.source, plan.bet) == ("model", True)
+    draft = _drafted(2)
+    record = Round("model", 3, 2, 2, 0, 1, 1.0, 0.3, 0.0, "", 1, plan.plain_s)
+    controller.observe([Outcome(plan, record, draft, [5])])
+    assert controller.credit < 10 - 1
+    controller.credit = 3.0
+    (plan,) = controller.plan([seat])
+    assert plan.source == "none"
+    assert "60 tokens to read first" in plan.reason
 
 
 def test_many_sequences_share_a_pass_and_draft_less_each() -> None:
