@@ -57,8 +57,8 @@ TABLE_ROUNDS, TABLE_SPEED = 24, 0.08
 PROBE_TOKENS, PROBE_FIRST, PROBE_CHEAP, PROBE_LAST = 3, 16, 48, 256
 """Tokens of a trial draft; idle tokens before the first trial, at most where trials are cheap, and at most."""
 CREDIT_START, CREDIT_RATE, CREDIT_MOST, BET = 10.0, 0.01, 10.0, 2.0
-"""The account for trials, in tokens: at start, per emitted token, and at most; reading so many tokens' worth of what the
-model has missed is a bet on a longer answer, and paid from it too."""
+"""The account for trials, in tokens: at start, per emitted token, and at most. Catching up that costs more than a few
+tokens is a bet on a longer answer, and paid from it too."""
 HOPE = (0.0, 0.0, 0.02, 0.02, 0.03, 0.03, 0.05, 0.1, 0.1, 0.1, 0.15, 0.4)
 """Confidence that a draft model which is off may turn out to have."""
 HOPE_CHANCE, HOPE_ROUNDS = 0.25, 32
@@ -202,15 +202,17 @@ class AdaptiveController:
         reading = self._reading(plan) * pace.tokens / pace.rounds
         worth_it = self._horizon(plan, PROMISE_ROUNDS) * (pace.promise - reading) > catch_up
         affordable = not pace.played or catch_up <= self.credit  # in prefill it is no part of decoding
-        missing = not (worth_it and affordable) and gain > other_gain
+        reason = ""
         if not (worth_it and affordable):
+            if gain > other_gain:
+                reason = f"model draft off: it has {offer.lag} tokens to read first"
             gain -= catch_up
         if gain > other_gain:
             plan.source, plan.limit = "model", min(offer.tokens, self.longest)
             plan.bet = pace.played > 0 and catch_up > BET
             plan.reason = f"model draft on: {self._expected(pace):.2f} acceptance expected"
         elif plan.source == NO_SOURCE:
-            plan.reason = f"model draft off: it has {offer.lag} tokens to read first" if missing else self._why_off(plan)
+            plan.reason = reason or self._why_off(plan)
             if pace.idle >= pace.trial_after:
                 self._consider_trial(plan, offer, step, catch_up)
 
