@@ -212,7 +212,7 @@ class Engine:
         """Bring the prompts of several generations into the target's cache in one pass, as far as they fit one.
 
         `prefill` does the rest and says what failed. Nothing is read ahead where passes are padded: what else is in a
-        pass changes its last bits, and no answer may then depend on its neighbours.
+        pass changes its last bits, and padding is there so that answers can be compared.
         """
         if self.options.pad_width:
             return
