@@ -13,7 +13,7 @@ import psutil
 
 INVARIANTS = {
     1: "the target's cache holds tokens[:-1] (a running state: a beginning of it), the draft's a beginning",
-    2: "one target pass a round, for all sequences together",
+    2: "one target pass a round, for all sequences together (padded: one each)",
     3: "what a cache holds is what it says it holds",
     4: "nothing lies behind an end, and the counts add up",
     5: "logits are read in place, for the rows asked for",

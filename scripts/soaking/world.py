@@ -173,10 +173,12 @@ class World:
         counted = sum(len(g.sequence.rounds) for g in running)
         rows_before = self.target.decodes
         lags = [self.engine.speculator._cache.holds(g.sequence.slot, len(g.sequence.tokens) - 1) for g in running]
+        active = sum(not g.finished for g in running)
         self.engine.step(running)
         played = sum(len(g.sequence.rounds) for g in running) - counted
         if played and all(lags):
-            self.ledger.check(2, self.target.decodes - rows_before == 1, f"{self.target.decodes - rows_before} passes")
+            passes = self.target.decodes - rows_before
+            self.ledger.check(2, passes == (active if self.engine.options.pad_width else 1), f"{passes} passes")
         for talk in self.talks:
             if talk.generation in running:
                 piece = talk.generation.piece()

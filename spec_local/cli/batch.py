@@ -191,10 +191,7 @@ def _slots(parallel: int | str | None, settings: Mapping[str, Setting]) -> tuple
     if isinstance(parallel, int):
         slots = parallel
     else:
-        options = engine_options(settings)
-        slots = affordable_slots(options)
-        if options.pad_width:  # leave each sequence a draft of three tokens or more
-            slots = max(1, min(slots, options.pad_width // 4))
+        slots = affordable_slots(engine_options(settings))
     return slots, {**settings, "parallel": Setting(slots, "flag")}
 
 

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from spec_local.cli.exit_codes import ExitCode
+from spec_local.cli.first_frame import first_frame
 from spec_local.cli.options import add_options, resolve
 from spec_local.cli.terminal import is_terminal
 from spec_local.errors import UsageError
@@ -48,29 +49,28 @@ def run(arguments: Any) -> int:
 
         return engine_options(settings), sampling(settings)
 
-    try:
-        with starting():
-            # The layer above this one, and with it Textual, is loaded only by the command that needs it.
-            ui = import_module("spec_local.ui.start")
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in ("textual", "markdown_it", "pygments", "rich"):
-            raise
-        raise UsageError(
-            f"The chat needs {error.name}, which is not installed.", "`pip install 'spec-local[chat]'` brings it."
-        ) from error
-    return int(ui.start(prepare, system=arguments.system or "", go_on=arguments.go_on) or ExitCode.OK)
+    with first_frame("" if arguments.go_on else "New conversation") as take:
+        try:
+            with no_garbage():
+                # The layer above this one, and with it Textual, is loaded only by the command that needs it.
+                ui = import_module("spec_local.ui.start")
+        except ModuleNotFoundError as error:
+            if (error.name or "").split(".")[0] not in ("textual", "markdown_it", "pygments", "rich"):
+                raise
+            raise UsageError(
+                f"The chat needs {error.name}, which is not installed.", "`pip install 'spec-local[chat]'` brings it."
+            ) from error
+        return int(ui.start(prepare, system=arguments.system or "", go_on=arguments.go_on, take=take) or ExitCode.OK)
 
 
 @contextmanager
-def starting() -> Iterator[None]:
-    """Say so on the terminal while Textual is read: from a cold disk that can take seconds."""
-    print("spec-local is starting …", end="", flush=True)
-    gc.disable()  # what is imported stays, and looking for garbage in it is a tenth of the time
+def no_garbage() -> Iterator[None]:
+    """Look for no garbage meanwhile: what is imported stays, and looking is a tenth of the time that takes."""
+    gc.disable()
     try:
         yield
     finally:
         gc.enable()
-        print("\r\x1b[K", end="", flush=True)
 
 
 def require_terminal() -> None:

@@ -130,7 +130,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("draft_length", "speculation", _length, "tokens per draft: auto or N", metavar="N", default="auto"),
     Option("draft_max", "speculation", int, "longest draft", metavar="N", default="16"),
-    Option("pad_width", "comparison", int, "evaluate every target pass with N rows", metavar="N", default="0, off"),
+    Option("pad_width", "comparison", int, "all target passes over N tokens, one sequence", metavar="N", default="0, off"),
     Option("temperature", "sampling", float, "0 takes the likeliest token", metavar="T", default="0.7"),
     Option("top_k", "sampling", int, "keep the k likeliest tokens; 0 all", metavar="K", default="40"),
     Option("top_p", "sampling", float, "keep the likeliest tokens up to this probability", metavar="P", default="0.95"),

@@ -18,6 +18,7 @@ import numpy as np
 
 from spec_local.errors import Aborted, BackendError, CacheError, UsageError
 from spec_local.language_model import Chunk, Logits, Memory, MemoryKind
+from spec_local.llama.batch import Batch, pieces
 from spec_local.llama.checkpoints import Checkpoints
 from spec_local.llama.library import first_error, forget_log, llama
 from spec_local.llama.model import Model
@@ -45,7 +46,8 @@ class ContextOptions:
     max_rows: int = 32
     """Most logits rows asked for in one pass; llama.cpp reserves n_vocab floats for each."""
     pad_width: int = 0
-    """Evaluate every pass that returns logits with exactly this many rows; 0 is off."""
+    """Evaluate every pass over exactly this many tokens of one sequence, in a cache of its own, so that its bits do not
+    depend on how much is asked for at once, nor on the other sequences; 0 is off."""
     threads: int = 0
     """CPU threads; 0 takes the physical cores this process may use."""
     flash_attention: str = "auto"
@@ -86,9 +88,10 @@ class Context:
         # llama.cpp wants room for all of them and two tokens in a batch, which is never longer than the context.
         most = options.n_ctx + options.pad_width - 2 if model.recurrent and options.n_seq == 1 else 0
         self._snapshots = max(0, min(options.snapshots, most))
-        least = (options.max_rows, options.pad_width, options.n_seq, self._snapshots + 2)
-        self.n_batch: int = max(options.n_batch, *least)
+        least = max(options.pad_width, options.n_seq, self._snapshots + 2)
+        self.n_batch: int = max(options.n_batch, options.max_rows, least)
         self._most_rows = max(options.max_rows, options.pad_width, options.n_seq)
+        self._most_tokens = least if options.pad_width else self.n_batch  # in one pass of llama.cpp
         self.passes = 0
         """Decode calls so far."""
         self.width: Callable[[int], int] = int
@@ -107,7 +110,7 @@ class Context:
         self._unsure: set[int] = set()  # sequences in which an interrupted cut may have left cells behind the tokens
         self.memory = self._claimed_memory()
         """How its caches can be cut back: what the model says of itself, until `memory_probe.classify` has tried it."""
-        self._batch = _Batch(self._lib, self.n_batch)
+        self._batch = Batch(self._lib, self._most_tokens)
         self._abort_flag = abort_flag if abort_flag is not None else ctypes.create_string_buffer(2)
         callback = ctypes.cast(_strlen(), self._lib.ggml_abort_callback)
         self._lib.llama_set_abort_callback(self._handle, callback, ctypes.cast(self._abort_flag, ctypes.c_void_p))
@@ -123,16 +126,18 @@ class Context:
         if cells > _MOST_CELLS:
             raise UsageError(f"A context of {cells} tokens over all sequences is too large.", "Take a smaller --n-ctx.")
         params.n_ctx = cells
-        params.n_batch = params.n_ubatch = self.n_batch
+        params.n_batch = params.n_ubatch = self._most_tokens
         params.n_seq_max = options.n_seq
-        params.n_outputs_max = self._most_rows
+        params.n_outputs_max = min(self._most_rows, self._most_tokens)
         params.n_threads = params.n_threads_batch = options.threads or physical_cores()
         params.flash_attn_type = _FLASH_ATTENTION[options.flash_attention]
         params.type_k, params.type_v = CACHE_TYPES[options.cache_type_k], CACHE_TYPES[options.cache_type_v]
         params.offload_kqv = options.offload_cache
         params.swa_full = options.whole_window
         params.n_rs_seq = self._snapshots
-        params.kv_unified = True
+        # In one cache for all, what one sequence rejects is filled by another, whose attention is then summed in another
+        # order: padded passes, which shall give the same bits whoever else is there, have a cache for each sequence.
+        params.kv_unified = not options.pad_width
         params.no_perf = True
         return params
 
@@ -148,55 +153,83 @@ class Context:
         return Memory()
 
     def decode(self, chunks: Sequence[Chunk]) -> list[Logits]:
-        """Evaluate all chunks in one pass; see `LanguageModel.decode`."""
-        running = self.memory.kind in _RUNNING
+        """Evaluate all chunks in one pass, or padded ones in passes of their own; see `LanguageModel.decode`."""
         starts = [self.length(chunk.seq) for chunk in chunks]
+        if any(start + len(chunk.tokens) > self.n_ctx for chunk, start in zip(chunks, starts, strict=True)):
+            raise CacheError(
+                f"The context of {self.n_ctx} tokens is full.", "Start with a larger --n-ctx or a shorter prompt."
+            )
+        ends = np.cumsum([chunk.rows for chunk in chunks])
+        wanted = int(ends[-1])
+        assert wanted <= self._most_rows, f"{wanted} rows wanted, {self._most_rows} reserved"
+        if self._handle is None:
+            raise BackendError(f"The context of {self.model.path.name} is closed.")
+        if self._stopped():  # backends that cannot stop inside a pass stop before the next one
+            raise Aborted("A pass was stopped before it began.")
+        forget_log()
+        width = self.options.pad_width
+        passes = [[piece] for chunk in chunks for piece in pieces(chunk, width)] if width else [chunks]
+        read: list[Logits] = []
+        for parts in passes:
+            status = _ABORTED if self._stopped() else self._pass(parts)
+            if status != 0:
+                self._roll_back(chunks, starts, status)
+            rows = self._logits(parts)
+            read.append(rows if len(passes) == 1 else rows.copy())  # the next pass writes its own over them
+        rows = read[0] if len(read) == 1 else np.concatenate(read)
+        return [rows[end - chunk.rows : end] for chunk, end in zip(chunks, ends, strict=True)]
+
+    def _pass(self, chunks: Sequence[Chunk]) -> int:
+        """One pass of llama.cpp over `chunks`, the last of them padded, and the padding taken out; its status."""
+        running = self.memory.kind in _RUNNING
         wanted = sum(chunk.rows for chunk in chunks)
         batch = self._batch
         batch.clear()
-        for chunk, start in zip(chunks, starts, strict=True):
-            if start + len(chunk.tokens) > self.n_ctx:
-                raise CacheError(
-                    f"The context of {self.n_ctx} tokens is full.", "Start with a larger --n-ctx or a shorter prompt."
-                )
-            batch.add(chunk.tokens, start, chunk.seq, chunk.rows)
-        assert wanted <= self._most_rows, f"{wanted} rows wanted, {self._most_rows} reserved"
-        padding = max(0, self.options.pad_width - batch.size) if wanted else 0
-        if not self.options.pad_width and wanted == batch.size:
-            padding = self.width(wanted) - wanted
-            if wanted + padding > self._most_rows or starts[-1] + len(chunks[-1].tokens) + padding > self.n_ctx:
-                padding = 0
-        if padding:
-            last, start = chunks[-1], starts[-1] + len(chunks[-1].tokens)
-            batch.add([0] * padding, start, last.seq, padding)
-        if self._handle is None:
-            raise BackendError(f"The context of {self.model.path.name} is closed.")
-        if self._abort_flag[0] != b"\x00":  # backends that cannot stop inside a pass stop before the next one
-            raise Aborted("A pass was stopped before it began.")
-        for chunk, start in zip(chunks, starts, strict=True):
+        for chunk in chunks:
+            length = self.length(chunk.seq)
+            # The output layer is part of a padded pass, so it is computed for all rows or none.
+            rows = len(chunk.tokens) if wanted and self.options.pad_width else chunk.rows
+            batch.add(chunk.tokens, length, chunk.seq, rows)
             if running:
                 if self._padding.get(chunk.seq) or chunk.seq in self._unsure:
-                    self._remove(chunk.seq, start)
+                    self._remove(chunk.seq, length)
                 self._undo[chunk.seq] = 0  # until the pass is booked: an interrupt may come between
-        forget_log()
-        status = self._lib.llama_decode(self._handle, batch.view())
+        last = chunks[-1]
+        end = self.length(last.seq) + len(last.tokens)
+        padding = self._missing(batch.size, wanted, end)
+        if padding:
+            batch.add([0] * padding, end, last.seq, padding if wanted else 0)
+        status = int(self._lib.llama_decode(self._handle, batch.view()))
         self.passes += 1
-        if status != 0:
-            self._roll_back(chunks, starts, status)
-        if running:
+        if status == 0 and running:  # a snapshot is gone back to once, so padding and a rejected draft go together
             for chunk in chunks:
                 self._undo[chunk.seq] = min(self.memory.depth, len(chunk.tokens) - 1)
-        if padding and running:  # a snapshot is gone back to once, so padding and a rejected draft go together
-            self._padding[chunks[-1].seq] = padding
-            self._undo[chunks[-1].seq] = min(self.memory.depth - padding, len(chunks[-1].tokens) - 1)
-        elif padding:
-            self.trim(chunks[-1].seq, starts[-1] + len(chunks[-1].tokens))
+            if padding:
+                self._padding[last.seq] = padding
+                self._undo[last.seq] = min(self.memory.depth - padding, len(last.tokens) - 1)
+        elif status == 0 and padding:
+            self.trim(last.seq, end)
+        return status
+
+    def _missing(self, size: int, wanted: int, end: int) -> int:
+        """Tokens of padding for a pass over `size`, with so many rows wanted, the last of which would be at `end`."""
+        if self.options.pad_width:
+            return self.options.pad_width - size
+        padding = self.width(wanted) - wanted if wanted == size else 0
+        return padding if wanted + padding <= self._most_rows and end + padding <= self.n_ctx else 0
+
+    def _logits(self, chunks: Sequence[Chunk]) -> Logits:
+        """The rows wanted of the last pass, which was over `chunks`, where llama.cpp wrote them."""
+        wanted = sum(chunk.rows for chunk in chunks)
         if not wanted:
-            return [np.empty((0, self.n_vocab), np.float32)] * len(chunks)
+            return np.empty((0, self.n_vocab), np.float32)
+        before = len(chunks[0].tokens) - wanted if self.options.pad_width else 0
         pointer = self._lib.llama_get_logits(self._handle)
-        rows: Logits = np.ctypeslib.as_array(pointer, shape=(wanted, self.n_vocab))
-        ends = np.cumsum([chunk.rows for chunk in chunks])
-        return [rows[end - chunk.rows : end] for chunk, end in zip(chunks, ends, strict=True)]
+        rows: Logits = np.ctypeslib.as_array(pointer, shape=(before + wanted, self.n_vocab))
+        return rows[before:]
+
+    def _stopped(self) -> bool:
+        return bool(self._abort_flag[0] != b"\x00")
 
     def _roll_back(self, chunks: Sequence[Chunk], starts: Sequence[int], status: int) -> None:
         """A failed pass may leave what it finished in the caches; take that out before saying so."""
@@ -308,11 +341,15 @@ class Context:
             raise
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """See `SharingModel.copy`. Cells are shared, not copied, so this takes no room either."""
+        """See `SharingModel.copy`. In one cache for all, cells are shared, not copied, so this takes no room either."""
         self.trim(target, 0)
         if not self.memory.free or self.foothold(source, length) != length:
             raise CacheError(f"The first {length} tokens cannot be taken over: {self.memory.reason}.")
-        self._lib.llama_memory_seq_cp(self._memory, source, target, 0, length)
+        if self.options.pad_width:  # llama.cpp copies only whole sequences from cache to cache
+            self._lib.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+            self._remove(target, length)
+        else:
+            self._lib.llama_memory_seq_cp(self._memory, source, target, 0, length)
         if (copied := self.length(target)) != length:  # a running state is copied whole or not at all
             self.trim(target, 0)
             raise CacheError(f"Of {length} tokens to be copied the cache took {copied}.")
@@ -350,50 +387,6 @@ class Context:
         if self._handle is not None:
             self._lib.llama_free(self._handle)
             self._handle = None
-
-
-class _Batch:
-    """A reusable `llama_batch` of at most `room` tokens, filled through numpy."""
-
-    def __init__(self, lib: Any, room: int) -> None:
-        self.size = 0
-        self._token = np.zeros(room, np.int32)  # [room]
-        self._pos = np.zeros(room, np.int32)  # [room]
-        self._seq = np.zeros(room, np.int32)  # [room] one sequence for each token
-        self._n_seq = np.ones(room, np.int32)  # [room]
-        self._output = np.zeros(room, np.int8)  # [room] 1 where logits are wanted
-        # llama.cpp wants a pointer to each token's list of sequences; each list is one cell of `_seq`.
-        self._seq_at = self._seq.ctypes.data + 4 * np.arange(room + 1, dtype=np.uintp)
-        self._seq_at[room] = 0
-        int32, int8 = ctypes.POINTER(ctypes.c_int32), ctypes.POINTER(ctypes.c_int8)
-        self._struct = lib.llama_batch(
-            n_tokens=0,
-            token=self._token.ctypes.data_as(int32),
-            embd=None,
-            pos=self._pos.ctypes.data_as(int32),
-            n_seq_id=self._n_seq.ctypes.data_as(int32),
-            seq_id=self._seq_at.ctypes.data_as(ctypes.POINTER(int32)),
-            logits=self._output.ctypes.data_as(int8),
-        )
-
-    def clear(self) -> None:
-        self.size = 0
-
-    def add(self, tokens: Sequence[int], start: int, seq: int, rows: int) -> None:
-        count = len(tokens)
-        end = self.size + count
-        assert 0 < count and 0 <= rows <= count and end <= len(self._token), (count, rows, end, len(self._token))
-        here = slice(self.size, end)
-        self._token[here] = tokens
-        self._pos[here] = np.arange(start, start + count, dtype=np.int32)
-        self._seq[here] = seq
-        self._output[here] = 0
-        self._output[end - rows : end] = 1
-        self.size = end
-
-    def view(self) -> Any:
-        self._struct.n_tokens = self.size
-        return self._struct
 
 
 @cache

@@ -58,7 +58,9 @@ def make_controller(loaded: Loaded, sources: Sequence[str], progress: LoadProgre
         return FixedController(list(sources), options.longest_draft if sources else 0)
     costs = cost_profile(loaded, options, progress).with_memory(loaded.target.memory)
     fill_passes(loaded.target, costs)
-    return AdaptiveController(costs, longest=options.longest_draft)
+    # The padded passes of several sequences are not one pass, which is what the costs are learned from.
+    apart = bool(options.pad_width) and options.parallel > 1
+    return AdaptiveController(costs, longest=options.longest_draft, frozen=apart)
 
 
 def fill_passes(target: Context, costs: CostProfile) -> None:

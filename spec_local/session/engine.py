@@ -211,11 +211,8 @@ class Engine:
     def read_ahead(self, generations: Many[Generation]) -> None:
         """Bring the prompts of several generations into the target's cache in one pass, as far as they fit one.
 
-        `prefill` does the rest and says what failed. Nothing is read ahead where passes are padded: what else is in a
-        pass changes its last bits, and padding is there so that answers can be compared.
+        `prefill` does the rest and says what failed.
         """
-        if self.options.pad_width:
-            return
         started = time.perf_counter()
         with self._native:
             if not self._closed:

@@ -289,12 +289,14 @@ def _of(
     """One model with so many offloaded `layers` (-1: all) and `rows` reserved rows of logits."""
     count = header.layers.count
     offloaded = count + 1 if layers < 0 else min(layers, count + 1)
-    # One cache serves all sequences, so that its cells are those of one context times their number.
-    cells = (n_ctx + (o.pad_width if role == "target" else 0)) * o.parallel
+    padded = o.pad_width if role == "target" else 0
+    # One cache serves all sequences, so that its cells are those of one context times their number; but padded passes
+    # are over one sequence, in a cache of its own.
+    cells, caches = (n_ctx + padded, o.parallel) if padded else (n_ctx * o.parallel, 1)
     older = SAVED_STATES + (snapshots(header, o) if role == "target" else 0)
-    cache = kv_bytes(header, cells, *types) + recurrent_bytes(header, o.parallel, older)
-    batch = max(o.batch_size, rows)
-    compute = compute_bytes(header, cells, batch, o.flash_attn != "off", rows, rows)
+    cache = kv_bytes(header, cells, *types, n_seq=caches) + recurrent_bytes(header, o.parallel, older)
+    batch = padded or max(o.batch_size, rows)
+    compute = compute_bytes(header, cells, batch, o.flash_attn != "off", rows, padded or rows)
     on_devices = 0
     if offloaded:
         share = (offloaded - 1) / max(1, count)  # the first layer to be offloaded is that of the output

@@ -65,7 +65,7 @@ class EngineOptions(BaseModel):
     draft_max: int = Field(16, ge=1, le=64)
     """Most tokens per draft."""
     pad_width: int = Field(0, ge=0, le=256)
-    """Evaluate every target pass with this many rows; 0: as many as needed."""
+    """Evaluate every target pass over so many tokens of one sequence; 0: over as many as needed, of all sequences."""
 
     @property
     def tokens(self) -> int:
@@ -85,7 +85,7 @@ class EngineOptions(BaseModel):
     def longest_draft(self) -> int:
         """Most tokens one draft may have under these options."""
         longest = self.draft_max if self.draft_length == "auto" else self.draft_length
-        return max(0, min(longest, self.pad_width // self.parallel - 1)) if self.pad_width else longest
+        return max(0, min(longest, self.pad_width - 1)) if self.pad_width else longest
 
     @property
     def max_rows(self) -> int:

@@ -45,6 +45,8 @@ LOOSE = 0.1
 """Acceptance of a draft whose confidence means nothing."""
 LEVEL_STEP, LEVEL_FIRST, LEVEL_MEMORY = 0.2, 1.0, 0.99
 """Step per surprise of the text drafter's level; the first surprises move it by this / their number; forgetting."""
+OPEN_SHARE = 0.4
+"""A draft model reads the prompt in prefill if that takes at most this share of what the target's reading takes."""
 BALANCE_MEMORY, BALANCE_MOST, BALANCE_FREE, BALANCE_PRICE = 0.98, 3.0, 1.0, 0.25
 """A source's balance forgets per round and is capped; each lost token beyond the free ones asks for this much gain."""
 PROMISE_WEIGHT, PROMISE_ROUNDS, READ_SHARE = 0.2, 32, 0.5
@@ -102,9 +104,19 @@ class AdaptiveController:
             pace.trial_gap = pace.trial_after = PROBE_FIRST
         return pace
 
-    def opens(self, seat: Seat) -> str:
-        """The source of the plan that this seat would get alone."""
-        return self._plan(replace(seat, pace=replace(seat.pace)), 0, 1).source  # with a pace to be thrown away
+    def opens(self, seat: Seat, read: int) -> str:
+        """The draft model where it would draft had it read the prompt, and reading is little beside the target's; else
+        the source of the plan that this seat would get alone."""
+        source = self._alone(seat).source
+        model, draft, target = seat.offers.get("model"), self.costs.draft, self.costs.target
+        if source == "model" or model is None or draft is None:
+            return source
+        if model.lag * draft.per_row(seat.context) > OPEN_SHARE * read * target.per_row(seat.context):
+            return source
+        return self._alone(replace(seat, offers={"model": replace(model, lag=1)})).source
+
+    def _alone(self, seat: Seat) -> Plan:
+        return self._plan(replace(seat, pace=replace(seat.pace)), 0, 1)  # with a pace to be thrown away
 
     def plan(self, seats: Sequence[Seat]) -> list[Plan]:
         """One plan per seat; text drafts of earlier seats count as rows for those after them."""
@@ -287,8 +299,7 @@ class AdaptiveController:
     def _reading(self, plan: Plan) -> float:
         """Tokens that it costs the draft model to read one token more in a pass."""
         assert self.costs.draft is not None
-        seconds, context = self.costs.draft.seconds, plan.seat.context
-        return plan.speed / plan.sequences * (seconds(16, context) - seconds(1, context)) / 15
+        return plan.speed / plan.sequences * self.costs.draft.per_row(plan.seat.context)
 
     def _table(self, plan: Plan) -> StoppingTable:
         """The stopping table of this sequence, solved anew when it no longer fits."""

@@ -3,7 +3,7 @@
 One controller serves all sequences of an engine; what it keeps per sequence is a small `Pace`. In one round it is
 asked, in this order:
 
-    controller.opens(seat)                         once, in prefill: who will draft first, and should read the prompt?
+    controller.opens(seat, read)                   once, in prefill: who will draft first, and should read the prompt?
     plans = controller.plan(seats)                 all sequences of the round together
     controller.guess(plan, draft, rows)            before a pass of the draft model: what to read along?
     controller.more(plan, confidence)              after each token of a model draft: draw another?
@@ -101,9 +101,9 @@ class Plan:
     sequences: int = 1
     """Sequences in the round."""
     trial: bool = False
+    """Made to learn, against the present estimate."""
     bet: bool = False
     """It pays only if the answer goes on for a while: first the model must read much that it has missed."""
-    """Made to learn, against the present estimate."""
     speed: float = 0.0
     """Tokens a second is worth in this round."""
     rows: Sequence[float] = ()
@@ -130,8 +130,13 @@ class Controller(Protocol):
     def enter(self) -> Pace:
         """State for a new sequence."""
 
-    def opens(self, seat: Seat) -> str:
-        """The source that a new sequence's first round will draft from; nothing is decided yet."""
+    def opens(self, seat: Seat, read: int) -> str:
+        """The source that is to be ready for a new sequence's first round: a draft model reads the prompt for it.
+
+        Args:
+            seat: With what the drafters could offer if they had read the prompt; nothing is decided yet.
+            read: Tokens of it that the target had to read, the others being in its cache.
+        """
 
     def plan(self, seats: Sequence[Seat]) -> list[Plan]:
         """One plan per seat, in order, for one shared draft phase and one shared target pass."""
@@ -168,7 +173,7 @@ class FixedController:
         """State for a new sequence: none."""
         return Pace()
 
-    def opens(self, seat: Seat) -> str:
+    def opens(self, seat: Seat, read: int) -> str:
         """The same as in every round."""
         return self._plan(seat, 1).source
 

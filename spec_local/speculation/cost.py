@@ -66,6 +66,10 @@ class Curve:
         slope = (self._table[ROWS] - self._table[ROWS // 2]) / (ROWS - ROWS // 2)
         return (self._table[ROWS] + slope * (rows - ROWS)) * scale
 
+    def per_row(self, context: int = 0) -> float:
+        """Seconds that one more row takes in a pass over many."""
+        return (self.seconds(16, context) - self.seconds(1, context)) / 15
+
     def table(self, context: int = 0) -> list[float]:
         """Seconds for 0..ROWS rows; to be read only."""
         bucket = context.bit_length()

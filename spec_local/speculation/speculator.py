@@ -66,7 +66,7 @@ class Speculator:
     def prefill(self, sequence: Sequence, progress: Progress | None = None) -> int:
         """Bring the target's cache to `tokens[:-1]`, keeping what it shares with the slot's last stream or another's.
 
-        A draft model that the first round will use reads the prompt now too: that is no part of decoding.
+        A draft model that the controller wants at hand reads the prompt now too: that is no part of decoding.
 
         Returns:
             Tokens that were in the cache already.
@@ -80,7 +80,7 @@ class Speculator:
         sequence.read_ahead = 0
         self._cache.mark(sequence.slot)  # what another answer, or the next turn, may come back to
         if sequence.speculate and any(isinstance(drafter, ModelDrafter) for drafter in self.drafters.values()):
-            self._open(sequence)
+            self._open(sequence, len(sequence.tokens) - 1 - kept)
         return kept
 
     def read_ahead(self, sequences: Many[Sequence]) -> None:
@@ -109,10 +109,10 @@ class Speculator:
         except SpecLocalError:  # `prefill` will meet it again, for the sequence that it concerns
             pass
 
-    def _open(self, s: Sequence) -> None:
-        """Have the draft model read the prompt, where it would have to in the first round."""
+    def _open(self, s: Sequence, read: int) -> None:
+        """Have the draft model read the prompt, of which the target had to read so many tokens, where it is wanted."""
         (offers,), _ = self._offers([s], [self._lag(s, self.max_rows)])
-        source = self.controller.opens(Seat(s.pace, offers, len(s.tokens) - 1, s.remaining))
+        source = self.controller.opens(Seat(s.pace, offers, len(s.tokens) - 1, s.remaining), read)
         drafter = self.drafters.get(source)
         if isinstance(drafter, ModelDrafter) and GRAMMAR_SOURCE not in offers:
             try:

@@ -226,7 +226,7 @@ def test_a_long_prompt_that_the_model_has_not_read_is_no_reason_to_be_slow(name:
     for trace, text in _traces():
         controller, length = AdaptiveController(table.profile()), len(trace.prompt) + 400
         seat = Seat(controller.enter(), {"model": Offer(16, lag=length)}, length, len(trace))
-        read = None if controller.opens(seat) == "model" else -400
+        read = None if controller.opens(seat, 0) == "model" else -400
         rounds = replay(trace, controller, table, BOTH, text, seat.pace, read=read)
         assert seconds(rounds) <= plain_seconds(trace, table) / 0.97, trace.name
 
@@ -236,8 +236,22 @@ def test_what_is_left_of_the_budget_limits_what_reading_can_bring() -> None:
     sources = []
     for remaining in (1000, 6):
         pace = controller.enter()
-        sources.append(controller.opens(Seat(pace, {"model": Offer(5, lag=150)}, 150, remaining)))
+        sources.append(controller.opens(Seat(pace, {"model": Offer(5, lag=150)}, 150, remaining), 0))
     assert sources == ["model", "none"]
+
+
+@pytest.mark.parametrize(
+    ("name", "read", "source"),
+    [("A", 800, "model"), ("AVX2", 800, "model"), ("flat", 800, "model"), ("A", 0, "none"), ("AVX2", 100, "none"),
+     ("B", 800, "none"), ("C", 800, "none"), ("linear", 800, "none")],
+)  # fmt: skip
+def test_a_model_that_would_draft_reads_the_prompt_where_that_is_little_beside_the_target(
+    name: str, read: int, source: str
+) -> None:
+    controller = AdaptiveController(COSTS[name].profile())
+    seat = Seat(controller.enter(), {"model": Offer(16, lag=800)}, 800, 64)
+    assert controller.opens(seat, read) == source
+    assert not seat.pace.promise  # nothing was decided
 
 
 def test_reading_much_in_the_middle_of_an_answer_is_paid_from_the_account() -> None:

@@ -103,10 +103,65 @@ def test_padding_is_taken_out_again_and_does_not_shorten_the_context(make: Make)
     assert context.length(0) == 20
 
 
-def test_padding_with_many_sequences(make: Make) -> None:
-    context = make(pad_width=8, n_seq=2)
-    context.decode([Chunk(0, [1, 2], 1), Chunk(1, [3], 1)])
-    assert (context.length(0), context.length(1)) == (2, 1)
+def test_padded_passes_give_the_same_bits_whoever_else_is_there(make: Make) -> None:
+    """One at a time, or with others whose drafts are rejected on the way: every row is the same, read in any pieces."""
+    alone = make(pad_width=4)
+    expected = np.concatenate([_rows(alone, [token]) for token in TOKENS])
+    context = make(pad_width=4, n_seq=3, max_rows=12)
+    context.decode([Chunk(1, TOKENS[:9], 0)])
+    got = []
+    for at, token in enumerate(TOKENS):
+        chunks = [Chunk(1, [9, 9, 9], 3), Chunk(0, [token, 7, 7][: 1 + at % 3], 1 + at % 3), Chunk(2, [at], 1)]
+        rows = context.decode(chunks)
+        assert [len(part) for part in rows] == [chunk.rows for chunk in chunks]
+        got.append(rows[1][:1].copy())
+        context.trim(0, at + 1)  # drafts of two sequences are rejected
+        context.trim(1, 9)
+    assert np.array_equal(np.concatenate(got), expected)
+    assert [context.length(seq) for seq in range(3)] == [len(TOKENS), 9, len(TOKENS)]
+
+
+def test_a_padded_prompt_gives_the_same_bits_in_any_pieces(make: Make) -> None:
+    expected = None
+    for pieces in ([11], [3, 8], [1, 9, 1], [5, 6]):
+        context = make(pad_width=4)
+        at, ends = 0, np.cumsum(pieces)
+        rows = []
+        for end in ends:
+            rows.append(context.decode([Chunk(0, TOKENS[at:end], end - at)])[0].copy())
+            at = int(end)
+        found = np.concatenate(rows)
+        expected = found if expected is None else expected
+        assert np.array_equal(found, expected), pieces
+        assert context.length(0) == 11
+
+
+def test_a_padded_cache_can_be_taken_over_by_another_sequence(make: Make) -> None:
+    context = make(pad_width=4, n_seq=2)
+    expected = _rows(context, TOKENS)[5:]
+    context.decode([Chunk(1, [9, 9], 0)])
+    context.copy(0, 1, 5)
+    assert [context.length(seq) for seq in range(2)] == [11, 5]
+    assert np.array_equal(context.decode([Chunk(1, TOKENS[5:], 6)])[0], expected)
+
+
+def test_padded_passes_stopped_between_two_sequences_leave_nothing(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = make(pad_width=4, n_seq=3)
+    context.decode([Chunk(0, TOKENS[:3], 0), Chunk(1, TOKENS[:6], 0)])
+    evaluate = context._pass
+
+    def then_stop(chunks: Any) -> int:
+        status = evaluate(chunks)
+        context.abort(chunks[0].seq == 1)
+        return status
+
+    monkeypatch.setattr(context, "_pass", then_stop)
+    passes = context.passes
+    with pytest.raises(Aborted):
+        context.decode([Chunk(0, [1], 1), Chunk(1, [2, 3], 2), Chunk(2, [4], 1)])
+    context.abort(False)
+    assert context.passes == passes + 2
+    assert [context.length(seq) for seq in range(3)] == [3, 6, 0]
 
 
 def test_trim_forgets_what_it_cuts(make: Make) -> None:

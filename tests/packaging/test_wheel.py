@@ -1,4 +1,4 @@
-"""What a wheel holds, and that it works from a folder of its own."""
+"""What wheel and sdist hold, and that the wheel works from a folder of its own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from email.parser import Parser
@@ -86,6 +87,23 @@ def test_version_licence_and_program(wheel: Path):
     assert about["License-Expression"] == "MIT"
     assert "spec-local = spec_local.cli.main:main" in metadata(wheel, "entry_points.txt")
     assert any(line.startswith("llama-cpp-python==") for line in about.get_all("Requires-Dist", []))
+
+
+def test_the_sdist_is_the_whole_repository(tmp_path: Path):
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=CHECKOUT, capture_output=True)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout: nothing says what belongs to the repository")
+    tracked = [name for name in listed.stdout.decode().split("\0") if name and (CHECKOUT / name).exists()]
+    for name in tracked:
+        (tmp_path / "checkout" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(CHECKOUT / name, tmp_path / "checkout" / name)
+    code = f"from setuptools import build_meta; print(build_meta.build_sdist({str(tmp_path)!r}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "checkout", capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    assert set(tracked) - held == set()
+    assert {name for name in held if "__pycache__" in name} == set()
 
 
 def run(code: str, folder: Path, path: Path | None = None) -> list[str]:

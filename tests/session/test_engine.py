@@ -346,7 +346,7 @@ def test_several_at_once_get_what_each_gets_alone(open_engine: Load) -> None:
     assert [engine.result(generation).token_ids for generation in generations] == alone
 
 
-def test_prompts_are_read_together_unless_passes_are_padded(open_engine: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_are_read_together(open_engine: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     passes: list[list[int]] = []
     decode = Context.decode
 
@@ -367,7 +367,7 @@ def test_prompts_are_read_together_unless_passes_are_padded(open_engine: Load, m
             ]
             passes.clear()
             engine.read_ahead(generations)
-            assert passes == ([] if pad_width else [[len(g.sequence.tokens) - 1 for g in generations]])
+            assert passes == [[len(g.sequence.tokens) - 1 for g in generations]]
             for generation in generations:
                 engine.prefill(generation)
                 assert (generation.cached_tokens, generation.prefill_s > 0) == (0, True)

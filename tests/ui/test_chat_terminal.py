@@ -133,10 +133,24 @@ def test_ctrl_c_stops_the_answer_and_then_leaves(start, tmp_path):
 def test_it_shows_at_once_that_it_starts_and_then_the_screen(start):
     terminal = start()
     terminal.sees("target.gguf + draft.gguf")
-    sign, gone, screen = (terminal.output.index(text) for text in ("is starting", "\r\x1b[K", "\x1b[?1049h"))
-    assert sign < gone < screen
+    frame, sign, screen = (terminal.output.index(text) for text in ("\x1b[?1049h", "is starting", "\x1b[?1004h"))
+    assert frame < sign < screen
     terminal.keys("\x11")
     assert terminal.ended() == 0
+
+
+def test_what_is_typed_before_the_screen_is_there_is_not_lost(start):
+    terminal = start()
+    terminal.wait_for(lambda: "is starting" in terminal.output, "the first frame")
+    terminal.keys("early words")
+    terminal.sees("target.gguf + draft.gguf")
+    terminal.keys("\r")
+    terminal.sees("Esc stops")
+    terminal.keys("\x03")
+    terminal.sees("stopped here")
+    terminal.keys("\x11")
+    assert terminal.ended() == 0
+    assert "early words" in terminal.text
 
 
 def test_a_termination_while_answering_keeps_the_answer_and_restores_the_terminal(start, tmp_path):
@@ -151,7 +165,7 @@ def test_a_termination_while_answering_keeps_the_answer_and_restores_the_termina
 
 def test_leaving_at_once_while_it_loads(start):
     terminal = start()
-    terminal.wait_for(lambda: "sk something" in terminal.text, "the first picture")
+    terminal.wait_for(lambda: "Enter sends" in terminal.text, "the first picture")
     terminal.keys("\x11")  # Ctrl+Q
     assert terminal.ended() == 0
 
