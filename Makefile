@@ -4,7 +4,7 @@ BOOTSTRAP = $(PYTHON) scripts/bootstrap.py
 
 .PHONY: check test static setup format
 
-# What CI runs, but for the tests that need model files.
+# What CI runs (.ci/run), but for the start-up time, the tests that need model files, and the soak.
 check: static
 	$(BOOTSTRAP) test -m "not models"
 

@@ -15,17 +15,11 @@ if TYPE_CHECKING:
         add_entry,
         load_catalogue,
         remove_entry,
-        user_catalogue_path,
     )
     from spec_local.models_manifest.download import models_of, pull
     from spec_local.models_manifest.estimate import (
-        CACHE_TYPES,
-        MemoryEstimate,
-        WeightSplit,
         compute_bytes,
-        estimate_memory,
         kv_bytes,
-        largest_context,
         recurrent_bytes,
         repacked_bytes,
         split_weights,
@@ -50,12 +44,10 @@ if TYPE_CHECKING:
     from spec_local.models_manifest.suggest import PossibleDraft, possible_drafts
 
 _LAZY = {
-    "CACHE_TYPES": "estimate",
     "Catalogue": "catalogue",
     "FoundFile": "found",
     "Header": "gguf_header",
     "ListedModel": "resolve",
-    "MemoryEstimate": "estimate",
     "ModelEntry": "catalogue",
     "NotPulledError": "resolve",
     "Pair": "catalogue",
@@ -63,15 +55,12 @@ _LAZY = {
     "PossibleDraft": "suggest",
     "Removed": "manage",
     "ResolvedModel": "resolve",
-    "WeightSplit": "estimate",
     "add_entry": "catalogue",
     "add_model": "manage",
     "check_pair": "pair_check",
     "compute_bytes": "estimate",
-    "estimate_memory": "estimate",
     "find_files": "found",
     "kv_bytes": "estimate",
-    "largest_context": "estimate",
     "list_models": "resolve",
     "load_catalogue": "catalogue",
     "models_of": "download",
@@ -90,17 +79,14 @@ _LAZY = {
     "show_bytes": "sizes",
     "split_files": "splits",
     "split_weights": "estimate",
-    "user_catalogue_path": "catalogue",
     "vocabulary_bytes": "estimate",
 }
 
 __all__ = [
-    "CACHE_TYPES",
     "Catalogue",
     "FoundFile",
     "Header",
     "ListedModel",
-    "MemoryEstimate",
     "ModelEntry",
     "NotPulledError",
     "Pair",
@@ -108,15 +94,12 @@ __all__ = [
     "PossibleDraft",
     "Removed",
     "ResolvedModel",
-    "WeightSplit",
     "add_entry",
     "add_model",
     "check_pair",
     "compute_bytes",
-    "estimate_memory",
     "find_files",
     "kv_bytes",
-    "largest_context",
     "list_models",
     "load_catalogue",
     "models_of",
@@ -135,7 +118,6 @@ __all__ = [
     "show_bytes",
     "split_files",
     "split_weights",
-    "user_catalogue_path",
     "vocabulary_bytes",
 ]
 

@@ -20,7 +20,8 @@ from spec_local.errors import ModelError, UsageError
 from spec_local.models_manifest.names import nearest, split_quantisation
 from spec_local.paths import config_folder
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,99}$")]
+_NAME = "[a-z0-9][a-z0-9._-]{0,99}"
+Name = Annotated[str, Field(pattern=f"^{_NAME}$")]
 
 
 def _inside(name: str) -> str:
@@ -368,7 +369,7 @@ def checked_name(text: str) -> str:
     Raises:
         UsageError: It has characters a name cannot have.
     """
-    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,99}", text):
+    if not re.fullmatch(_NAME, text):
         raise UsageError(f"{text!r} cannot be a model name.", "Use a-z, 0-9, '.', '_' and '-'.")
     return text
 

@@ -116,7 +116,10 @@ def _fetch_from_any(variant: Variant, index: int, part: PartFile, progress: Prog
             digest = _fetch(source, file, index, part, progress)
             if not _is_right(source, file, digest, part, progress):
                 _fetch(source, file, index, part, progress)
-                _is_right(source, file, None, part, progress)
+                if not _is_right(source, file, None, part, progress):
+                    raise SourceError(
+                        f"{file.name} is damaged again after its pieces were fetched anew.", "Check the disk."
+                    )
         except SourceError as error:
             reasons.append(error.message)
             hint = error.hint or hint

@@ -26,24 +26,6 @@ CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "iq4_nl", "q4_1", "
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryEstimate:
-    """Bytes one model takes while it runs."""
-
-    weights: int
-    kv: int
-    """Keys and values of all sequences."""
-    recurrent: int
-    """States of recurrent layers, snapshots included; 0 for attention models."""
-    compute: int
-    """Scratch space of one pass and the rows of logits."""
-
-    @property
-    def total(self) -> int:
-        """Everything together."""
-        return self.weights + self.kv + self.recurrent + self.compute
-
-
-@dataclass(frozen=True, slots=True)
 class WeightSplit:
     """Bytes of weights by place, for a number of offloaded layers."""
 
@@ -144,68 +126,6 @@ def repacked_bytes(header: Header, gpu_layers: int = 0, machine: str = "") -> in
 def vocabulary_bytes(header: Header) -> int:
     """Bytes of llama.cpp's own tables: about 166 for each token and each merge (measured on three vocabularies)."""
     return 166 * (header.tokenizer.n_vocab + header.tokenizer.n_merges)
-
-
-def estimate_memory(
-    header: Header,
-    n_ctx: int,
-    type_k: str = "f16",
-    type_v: str = "f16",
-    n_seq: int = 1,
-    swa_full: bool = True,
-    n_ubatch: int = 512,
-    flash_attention: bool = True,
-    snapshots: int = 0,
-    rows: int = 1,
-) -> MemoryEstimate:
-    """Everything one model takes; the arguments are those of `kv_bytes`, `recurrent_bytes` and `compute_bytes`.
-
-    Raises:
-        UsageError: An unknown cache type.
-    """
-    return MemoryEstimate(
-        weights=header.tensor_bytes,
-        kv=kv_bytes(header, n_ctx, type_k, type_v, n_seq, swa_full, n_ubatch),
-        recurrent=recurrent_bytes(header, n_seq, snapshots),
-        compute=compute_bytes(header, n_ctx, n_ubatch, flash_attention, rows),
-    )
-
-
-def largest_context(
-    header: Header,
-    budget: int,
-    type_k: str = "f16",
-    type_v: str = "f16",
-    n_seq: int = 1,
-    swa_full: bool = True,
-    n_ubatch: int = 512,
-    flash_attention: bool = True,
-    most: int | None = None,
-) -> int:
-    """The largest n_ctx (a multiple of 256) whose caches and buffers, with the weights, fit into `budget` bytes.
-
-    Args:
-        header: The model.
-        budget: Bytes there are.
-        type_k: As for `kv_bytes`, like the other arguments not described here.
-        type_v: As above.
-        n_seq: As above.
-        swa_full: As above.
-        n_ubatch: As above.
-        flash_attention: As for `compute_bytes`.
-        most: Upper bound; None for the context the model was trained for.
-
-    Returns:
-        0 where not even the smallest context fits.
-    """
-    low, high = 0, (most or header.context_length or 4096) // _CELL_STEP
-    while low < high:
-        middle = (low + high + 1) // 2
-        needed = estimate_memory(
-            header, middle * _CELL_STEP, type_k, type_v, n_seq, swa_full, n_ubatch, flash_attention, rows=n_seq
-        )
-        low, high = (middle, high) if needed.total <= budget else (low, middle - 1)
-    return low * _CELL_STEP
 
 
 def split_weights(header: Header, gpu_layers: int) -> WeightSplit:

@@ -71,8 +71,6 @@ TENSOR_TYPES = {
 }
 """Tensor type id → name, elements per block, bytes per block (llama.cpp's `ggml.c`, `type_traits`)."""
 
-Value = "int | float | bool | str | Array"
-
 
 @dataclass(slots=True, eq=False)
 class Array:
@@ -135,7 +133,6 @@ class Container:
     """The readable part of one GGUF file."""
 
     path: Path
-    version: int
     metadata: dict[str, int | float | bool | str | Array]
     tensors: tuple[Tensor, ...]
     file_bytes: int
@@ -195,7 +192,7 @@ class _Reader:
         if len({name for name, *_ in raw}) != n_tensors:
             self.damaged("describes a tensor twice")
         start = self.at + -self.at % alignment if n_tensors else self.at
-        return Container(self.path, version, metadata, self.tensors(raw, start, alignment), self.size)
+        return Container(self.path, metadata, self.tensors(raw, start, alignment), self.size)
 
     def magic(self) -> None:
         """The first four bytes, with a sentence for what people really save under `.gguf`."""

@@ -141,9 +141,15 @@ def _compare(ours: Tokenizer, theirs: Tokenizer, common: int) -> _Comparison:
             found.difference = found.difference or _difference(id, ours, theirs)
             found.different += 1
     if unused:
-        found.notes.append(f"{_ids(unused)} stand for a token in one model only and for an unused place in the other.")
+        stand = "stands" if len(unused) == 1 else "stand"
+        found.notes.append(
+            f"{_ids(unused).capitalize()} {stand} for a token in one model only and for an unused place in the other."
+        )
     if marked:
-        found.notes.append(f"{_ids(marked)} have the same text but another kind; that changes nothing here.")
+        have = "has" if len(marked) == 1 else "have"
+        found.notes.append(
+            f"{_ids(marked).capitalize()} {have} the same text but another kind; that changes nothing here."
+        )
     _compare_tails(ours, theirs, common, found)
     return found
 
@@ -243,7 +249,7 @@ def _named(tokenizer: Tokenizer, id: int | None) -> str:
 
 
 def _ids(ids: list[int]) -> str:
-    """`Ids 5, 7, 9 and 12 more`."""
+    """`id 5`, or `ids 5, 7, 9 and 12 more`."""
     rest = len(ids) - _SAMPLE
     shown = ", ".join(str(id) for id in ids[:_SAMPLE])
     return f"{'ids' if len(ids) > 1 else 'id'} {shown}{f' and {rest} more' if rest > 0 else ''}"

@@ -52,8 +52,6 @@ class Tokenizer:
     eos: int | None
     eot: int | None
     eom: int | None
-    unk: int | None
-    pad: int | None
     add_bos: bool
     """Whether text is tokenised with BOS in front."""
     add_eos: bool
@@ -110,7 +108,7 @@ def read_tokenizer(facts: Facts) -> Tokenizer:
     n_vocab = texts.count if texts else 0
     if kinds is not None and kinds.count != n_vocab:
         raise ModelError(f"{facts.path} has {n_vocab} tokens but kinds for {kinds.count}; it is damaged.")
-    ids = {name: facts.token(name, n_vocab) for name in ("bos", "eos", "eot", "eom", "unknown", "padding")}
+    ids = {name: facts.token(name, n_vocab) for name in ("bos", "eos", "eot", "eom")}
     # What llama.cpp assumes where the file is silent.
     standard = {"llama": (1, 2), "gpt2": (11, 11)}.get(model)
     if standard and n_vocab > max(standard):
@@ -127,8 +125,6 @@ def read_tokenizer(facts: Facts) -> Tokenizer:
         eos=ids["eos"],
         eot=ids["eot"],
         eom=ids["eom"],
-        unk=ids["unknown"],
-        pad=ids["padding"],
         add_bos=facts.flag(prefix + "add_bos_token", adds_bos),
         add_eos=facts.flag(prefix + "add_eos_token", model == "t5"),
     )

@@ -1,12 +1,13 @@
 """Throughput of several sequences at once against one at a time, and whether the answers are the same.
 
-    python scripts/batch_speed.py -m TARGET -d DRAFT --parallel 1,4,8 --prompts 64 --pad-width 40
+    python scripts/batch_speed.py -m TARGET -d DRAFT --parallel 1,4,8 --prompts 64 --pad-width 8
     python scripts/batch_speed.py -m TARGET -d DRAFT --parallel 1,4,8 --prompts 64 --llama-cpp
 
-With `--pad-width` all target passes have one width, so the answers of all arms should be equal token by token; without
-it near-ties may fall otherwise. `--llama-cpp` has llama.cpp's own server (`scripts/comparing`, in a virtual environment
-of its own) answer the same prompts with as many slots, plainly and, with `--server-drafts`, with drafts of three
-tokens; there every answer has the same number of tokens. Prints a line for each arm and, last, one JSON object.
+With `--pad-width` all target passes have one width and one sequence each, so the answers of all arms must be equal
+token by token; without it near-ties may fall otherwise. `--llama-cpp` has llama.cpp's own server (`scripts/comparing`,
+in a virtual environment of its own) answer the same prompts with as many slots, plainly and, with `--server-drafts`,
+with drafts of three tokens; there every answer has the same number of tokens. Prints a line for each arm and, last, one
+JSON object.
 """
 
 from __future__ import annotations

@@ -2,9 +2,11 @@
 
     python3 scripts/bootstrap.py generate -p "Write a haiku about rivers"
     python3 scripts/bootstrap.py test [pytest arguments]
+    python3 scripts/bootstrap.py --rebuild [words as above]
 
-Every word but `test` goes on to `spec-local`. The work is done by the package `bootstrapping` beside this file; this
-part keeps to syntax that old Pythons can parse, so that they can say what is wrong.
+Every word but `test` goes on to `spec-local`. `--rebuild` as the first word builds llama.cpp anew, though one is kept
+or installed, and then goes on with the other words, if there are any. The work is done by the package `bootstrapping`
+beside this file; this part keeps to syntax that old Pythons can parse, so that they can say what is wrong.
 """
 
 import os

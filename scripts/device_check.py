@@ -46,7 +46,7 @@ def run_step(command: Sequence[str], timeout_s: float) -> dict[str, Any]:
 def devices_of(step: dict[str, Any]) -> list[str]:
     """Names of the offload devices in a report of `doctor`."""
     found = step.get("report", {}).get("devices", [])
-    return [device["name"] for device in found if device.get("kind") in ("gpu", "integrated gpu")]
+    return [device["name"] for device in found if device.get("offloads")]
 
 
 def summary(steps: dict[str, Any]) -> list[str]:

@@ -12,8 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from spec_local.cli.exit_codes import ExitCode
-from spec_local.cli.main import COMMANDS, build_parser
+from spec_local.cli.main import build_parser
 
 PAGE = Path(__file__).parents[1] / "docs" / "commands.md"
 _HEAD = """\
@@ -21,31 +20,32 @@ _HEAD = """\
 
 Written by `python scripts/make_docs.py` from the program's own definitions; do not edit. Every option that is also a
 setting can be given as `SPEC_LOCAL_<NAME>` in the environment or in the configuration file (`spec-local config path`).
-`spec-local COMMAND --help` prints the same.
+`spec-local COMMAND --help` prints the same, with examples and the formats of files.
 
-Exit codes: {codes}.
+Exit codes: 0 ok; 1 some items of a batch failed, or `verify` found something wrong; 2 usage; 3 model or file; 4 llama.cpp
+cannot run here, or a worker failed; 130 interrupted.
 """
 
 
 def commands_page() -> str:
     """The whole page."""
-    codes = ", ".join(f"{code.value} {code.name.lower().replace('_', ' ')}" for code in ExitCode)
     parser = build_parser()
-    parts = [_HEAD.format(codes=codes)]
-    for name, command in _subcommands(parser).items():
-        parts.append(f"## spec-local {name}\n\n{_sentence(COMMANDS[name])}\n")
-        inner = _subcommands(command)
+    parts = [_HEAD]
+    for name, (command, summary) in _subcommands(parser).items():
+        parts.append(f"## spec-local {name}\n\n{_sentence(summary)}\n")
         parts.extend(_tables(command))
-        for word, sub in inner.items():
-            parts.append(f"### spec-local {name} {word}\n\n{_sentence(sub.description or '')}\n")
+        for word, (sub, text) in _subcommands(command).items():
+            parts.append(f"### spec-local {name} {word}\n\n{_sentence(text)}\n")
             parts.extend(_tables(sub))
     return "\n".join(parts)
 
 
-def _subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+def _subcommands(parser: argparse.ArgumentParser) -> dict[str, tuple[argparse.ArgumentParser, str]]:
+    """A parser's own commands: the parser of each, and its help."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            return dict(action.choices)
+            helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
+            return {name: (command, helps.get(name, "")) for name, command in action.choices.items()}
     return {}
 
 

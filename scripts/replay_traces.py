@@ -11,10 +11,10 @@ share of the oracle's speed. All are geometric means of speed against plain deco
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from spec_local.bench.results import geometric_mean
 from spec_local.bench.traces import COSTS, Costs, Trace, TraceText, load, oracle_seconds, plain_seconds, replay, seconds
 from spec_local.speculation.adaptive import AdaptiveController
 from spec_local.speculation.controller import FixedController
@@ -62,13 +62,13 @@ def _print_row(name: str, sources: tuple[str, ...], texts: Sequence[tuple[Trace,
     oracle = [p / oracle_seconds(t, costs, sources, text) for (t, text), p in zip(texts, plain, strict=True)]
     hindsight = [max(column) for column in zip(*fixed.values(), strict=True)]
     figures = [
-        _mean(fixed[3]),
-        max(_mean(speeds) for speeds in fixed.values()),
-        _mean(hindsight),
-        _mean(cold),
-        _mean(warm),
-        _mean(oracle),
-        _mean(cold) / _mean(oracle),
+        geometric_mean(fixed[3]),
+        max(geometric_mean(speeds) for speeds in fixed.values()),
+        geometric_mean(hindsight),
+        geometric_mean(cold),
+        geometric_mean(warm),
+        geometric_mean(oracle),
+        geometric_mean(cold) / geometric_mean(oracle),
         min(*cold, *warm),
     ]
     print(f"{name:>12} {'+'.join(sources):>12} " + " ".join(f"{figure:>12.3f}" for figure in figures))
@@ -88,11 +88,6 @@ def _speeds(
         plain_s / seconds(replay(trace, controller, costs, sources, text))
         for (trace, text), plain_s, controller in zip(texts, plain, controllers, strict=True)
     ]
-
-
-def _mean(speeds: Sequence[float]) -> float:
-    """Geometric mean."""
-    return math.exp(sum(math.log(s) for s in speeds) / len(speeds))
 
 
 if __name__ == "__main__":

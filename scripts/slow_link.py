@@ -28,10 +28,7 @@ class SlowLink:
         self.delay_s = delay_s
         self.sent = self.received = 0
         """Bytes that went to the target, and that came from it."""
-        self.rounds = 0
-        """Times the direction turned from sending to receiving: at least as many round trips were waited for."""
         self._target = (host, int(port))
-        self._sending = False
         self._open: list[socket.socket] = []
         self._server = socket.create_server(("127.0.0.1", 0))
         self.endpoint = f"127.0.0.1:{self._server.getsockname()[1]}"
@@ -81,8 +78,6 @@ class SlowLink:
                 self.sent += len(data)
             else:
                 self.received += len(data)
-                self.rounds += self._sending
-            self._sending = outwards
             line.put((time.monotonic() + self.delay_s / 2, data))
 
     @staticmethod

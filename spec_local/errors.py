@@ -58,4 +58,5 @@ class ContextFullError(UsageError):
 
 
 class Aborted(SpecLocalError):
-    """A pass was stopped on request. Not a failure: the caches are as they were before the pass."""
+    """A pass or a load was stopped on request. Not a failure: the caches are as they were before the pass, and what was
+    loaded is freed."""

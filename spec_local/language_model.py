@@ -131,7 +131,7 @@ class LanguageModel(Protocol):
 
 @runtime_checkable
 class SharingModel(LanguageModel, Protocol):
-    """A model whose sequences can take over the beginning of one another's cache, at no cost worth counting."""
+    """A model whose sequences can take over the beginning of one another's cache, at little or no cost."""
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Make the cache of `target` the first `length` tokens of that of `source`.

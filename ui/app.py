@@ -14,6 +14,7 @@ from textual.binding import BindingType
 from textual.message import Message
 from textual.screen import Screen
 
+from spec_local.cli.first_frame import LOW
 from spec_local.errors import SpecLocalError
 from spec_local.session.store_records import StoredMessage
 from spec_local.ui import actions_model
@@ -382,7 +383,7 @@ class ChatApp(App[int]):
         """What fits at this size."""
         self.gauges.arrange(width)
         base = self.screen_stack[0]
-        base.set_class(height < 12, "-low")
+        base.set_class(height < LOW, "-low")
         base.set_class(height < 6, "-lowest")
         base.set_class(width < 40, "-narrow")
         base.set_class(width < 80, "-slim")

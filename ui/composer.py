@@ -9,6 +9,7 @@ from textual import events
 from textual.message import Message
 from textual.widgets import TextArea
 
+from spec_local.cli.first_frame import PLACEHOLDER
 from spec_local.ui.visible import visible
 
 _LARGE_CHARACTERS, _LARGE_LINES = 4000, 60
@@ -44,7 +45,7 @@ class Composer(TextArea):
             compact=True,
             show_line_numbers=False,
             highlight_cursor_line=False,
-            placeholder="Ask something",
+            placeholder=PLACEHOLDER,
         )
         self.completing = False
         """A list of completions is open: up, down, tab and enter belong to it."""

@@ -14,10 +14,10 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, TextArea
 from textual.widgets.option_list import Option
 
-from spec_local.ui.figures import counted
 from spec_local.ui.finder import Finder
 from spec_local.ui.lines_view import LinesView
 from spec_local.ui.visible import visible
+from spec_local.words import counted
 
 if TYPE_CHECKING:
     from spec_local.session.store import Store

@@ -39,8 +39,9 @@ class EngineFacts:
 
     @property
     def title(self) -> str:
-        """Target and draft in few words."""
-        return f"{self.model['target']} + {self.model['draft'] or 'text'}"
+        """Target and draft in few words; the target alone where nothing drafts."""
+        draft = self.model["draft"] or ("text" if "text" in self.model["drafters"] else "")
+        return f"{self.model['target']} + {draft}" if draft else str(self.model["target"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from spec_local.session.store_records import StoredMessage
 from spec_local.speculation.round import Round
+from spec_local.words import counted
 
 if TYPE_CHECKING:
     from spec_local.session.result import Result
@@ -112,11 +113,6 @@ def seconds(value: float | None) -> str:
 def megabytes(size: float) -> str:
     """ "412 MB", "1.6 GB"."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
-
-
-def counted(count: int, thing: str) -> str:
-    """ "1 token", "2 tokens"."""
-    return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
 def summary(figures: TurnFigures) -> str:

@@ -45,11 +45,6 @@ class Finder(Vertical):
         yield self._input
         yield self._list
 
-    @property
-    def text(self) -> str:
-        """What is typed."""
-        return self._input.value
-
     def ask_for(self, placeholder: str) -> None:
         """Begin anew, with nothing typed."""
         with self._input.prevent(Input.Changed):

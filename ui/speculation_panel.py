@@ -28,8 +28,6 @@ class SpeculationPanel(LinesView):
         self.figures: TurnFigures | None = None
         self.next_on = True
         """Whether the next turn speculates."""
-        self.loaded = ""
-        """What is loaded, for people."""
         self.memory: int | None = None
         """Bytes this process holds."""
 

@@ -8,9 +8,7 @@ from spec_local.session.store import IN_MEMORY, Store, StoreError, store_path
 from spec_local.ui.app import ChatApp, Prepare
 
 
-def start(
-    prepare: Prepare, *, system: str = "", go_on: bool = False, take: Callable[[], None] = lambda: None
-) -> int:
+def start(prepare: Prepare, *, system: str = "", go_on: bool = False, take: Callable[[], None] = lambda: None) -> int:
     """Run the chat until it is left.
 
     Args:

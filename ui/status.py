@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from textual.content import Content
 from textual.timer import Timer
 
+from spec_local.cli.first_frame import UNTITLED
 from spec_local.ui import figures as show
 from spec_local.ui.events import EngineFacts
 from spec_local.ui.figures import TurnFigures
@@ -32,7 +33,7 @@ class TitleLine(LinesView):
 
     def show(self, title: str, facts: EngineFacts | None, doing: str) -> None:
         """Show these."""
-        shown = (title or "New conversation", doing or (facts.title if facts else "no model"))
+        shown = (title or UNTITLED, doing or (facts.title if facts else "no model"))
         if shown != self._shown:
             self._shown = shown
             self.changed()
@@ -129,7 +130,7 @@ class StatusLine(LinesView):
         """What to do next, in words and in fewer words."""
         state = self._state
         if state.leaving:
-            return "leaving after this step · Ctrl+Q leaves at once", "leaving …"
+            return "leaving after this pass · Ctrl+Q leaves at once", "leaving …"
         if state.choosing:
             return "Enter does it · ↑ ↓ others · Esc back to writing", "Enter does it · Esc back", "Esc back"
         if state.chosen:

@@ -16,10 +16,10 @@ from textual.widgets import Button
 
 from spec_local.errors import SpecLocalError
 from spec_local.session.store_records import StoredMessage
-from spec_local.ui.figures import counted
 from spec_local.ui.lines_view import LinesView
 from spec_local.ui.turn_view import TurnView, legend
 from spec_local.ui.visible import visible
+from spec_local.words import counted
 
 SHOWN_AT_FIRST = 20
 """Messages shown when a conversation is opened; the ones before them come on request."""

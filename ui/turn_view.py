@@ -17,6 +17,7 @@ from spec_local.ui.figures import TurnFigures
 from spec_local.ui.lines_view import EMPTY, LinesView
 from spec_local.ui.markdown_document import MarkdownDocument
 from spec_local.ui.visible import visible
+from spec_local.words import counted
 
 FAINT, WARN, ERROR = "$foreground 50%", "$text-warning", "$text-error"
 ORIGIN_STYLES = {
@@ -129,7 +130,7 @@ class TurnView(LinesView, can_focus=True):
                 Content.styled(f"… {hidden} more lines (Enter on the message shows them)", FAINT),
             ]
         for file in self.message.attachments:
-            note = f"+ {visible(file.name)}, {show.counted(len(file.text.splitlines()), 'line')}"
+            note = f"+ {visible(file.name)}, {counted(len(file.text.splitlines()), 'line')}"
             lines.append(Content.styled(note, "$text-accent").truncate(width, ellipsis=True))
         return [*lines, *self._branch_line()]
 

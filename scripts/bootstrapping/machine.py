@@ -69,9 +69,7 @@ def cpuinfo_line(text: str) -> str:
         key, colon, value = line.partition(":")
         if colon:
             fields.setdefault(key.strip(), value.strip())
-    model = [
-        fields[key] for key in ("vendor_id", "cpu family", "model", "CPU implementer", "CPU part") if key in fields
-    ]
+    model = [fields[key] for key in MODEL if key in fields]
     flags = sorted(flag for flag in fields.get("flags", "").split() if INSTRUCTIONS.match(flag))
     return " ".join([*model, *(flags or sorted(fields.get("Features", "").split()))])
 

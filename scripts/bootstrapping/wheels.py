@@ -110,18 +110,25 @@ def build(recipe: Recipe, python: Path, scratch: Path, run: Runner, environment:
     return wheel
 
 
-def obtain(recipe: Recipe, python: Path, cache: Path, console: Console, environment: Mapping[str, str]) -> Path:
+def _waiting(folder: Path) -> str:
+    return f"Another set-up is building the same llama.cpp; waiting for it ({folder})."
+
+
+def obtain(
+    recipe: Recipe, python: Path, cache: Path, console: Console, environment: Mapping[str, str], anew: bool = False
+) -> Path:
     """The wheel for this recipe: the one kept, else a new one. Two runs that want the same wheel build it once.
+
+    With `anew` one is built in any case, and takes the place of the one kept when it is done.
 
     Raises:
         SetupError: There is no compiler, no room or no network, or the build failed.
     """
     folder = cache / "wheels" / recipe.key
-    if (wheel := kept(folder)) is not None:
+    if (wheel := kept(folder)) is not None and not anew:
         return wheel
-    waiting = f"Another set-up is building the same llama.cpp; waiting for it ({folder})."
-    with lock.held(folder.with_suffix(".lock"), lambda: console.say(waiting)):
-        if (wheel := kept(folder)) is not None:
+    with lock.held(folder.with_suffix(".lock"), lambda: console.say(_waiting(folder))):
+        if (wheel := kept(folder)) is not None and not anew:
             return wheel
         if not recipe.compiler and not recipe.platform.startswith("Windows"):
             raise SetupError(*failures.NO_COMPILER)

@@ -62,7 +62,6 @@ class Answer:
     tokens: int
     decode_s: float
     """From the first token to the last: `tokens` − 1 of them."""
-    prompt_s: float
     drafted: int
     accepted: int
 
@@ -141,7 +140,6 @@ def _answer(reply: dict[str, Any]) -> Answer:
         reply["text"],
         int(timings["predicted_n"]),
         timings["predicted_ms"] / 1e3,
-        timings["prompt_ms"] / 1e3,
         int(timings.get("draft_n", 0)),
         int(timings.get("draft_n_accepted", 0)),
     )

@@ -24,7 +24,6 @@ class PromptTemplate:
     """
 
     def __init__(self, source: str) -> None:
-        self.source = source
         self._parts: list[tuple[str, str]] = []  # (text, name of the field that follows it or "")
         at, text = 0, ""
         for match in _PARTS.finditer(source):

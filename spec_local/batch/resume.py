@@ -20,8 +20,6 @@ class Resumption:
     """Old records that stay, in their order."""
     done: set[int] = field(default_factory=set)
     """Input lines they answer."""
-    failed: int = 0
-    """Old failures, done again."""
     changed: int = 0
     """Old answers to something that has changed since, done again."""
     orphans: int = 0
@@ -42,8 +40,7 @@ def plan_resumption(
     old: dict[Id | tuple[int], list[OldRecord]] = {}
     order: list[OldRecord] = []
     for record in output.records():
-        if not record.finished:
-            plan.failed += 1
+        if not record.finished:  # a failure, done again
             continue
         order.append(record)
         old.setdefault(_key(record.id, record.line), []).append(record)

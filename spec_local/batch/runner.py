@@ -269,7 +269,6 @@ class Runner:
             yield self._failure(item, ItemError(Failure.TIMEOUT, message))
             return
         self._failed_in_a_row = 0
-        active.generation.piece()  # releases text that was held back
         yield Outcome(item.line, item.id, self.engine.result(active.generation), None, item.fields, self._mark(item))
 
     def _failure(self, item: Item, error: Exception) -> Outcome:

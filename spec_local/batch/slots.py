@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from spec_local import models_manifest as manifest
 from spec_local.errors import SpecLocalError
-from spec_local.session.memory import Room, plan
+from spec_local.session.memory import plan
 from spec_local.session.options import EngineOptions
+from spec_local.session.room import Room
 
 MOST_ON_CPU, MOST_ON_GPU = 8, 32
 """Slots beyond these bring nothing: there the passes are wide enough to be bound by arithmetic."""
@@ -26,8 +27,7 @@ def affordable_slots(options: EngineOptions, room: Room | None = None) -> int:
         1 where the model files cannot be read, so that loading them says why.
     """
     try:
-        draft_name = options.draft if options.longest_draft > 0 else "none"
-        files = manifest.resolve_pair(options.target, draft_name, options.pair)[:2]
+        files = manifest.resolve_pair(options.target, options.wanted_draft, options.pair)[:2]
         target, draft = (None if file is None else manifest.read_header(file.path) for file in files)
     except SpecLocalError:
         return 1

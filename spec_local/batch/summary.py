@@ -154,5 +154,5 @@ class Summary:
         if self.completion_tokens and self.seconds > 0:
             text += f", {self.completion_tokens / self.seconds:.1f} tokens/s"
         if figures.acceptance_rate is not None:
-            text += f", {figures.acceptance_rate:.0%} of {figures.tested} drafted tokens accepted"
+            text += f", {figures.acceptance_rate:.0%} of {figures.tested} tested tokens accepted"
         return text + (f"; {stopped}" if stopped else "")

@@ -93,8 +93,6 @@ class Rates:
 
     first: float
     """Chance that the first drafted token is accepted."""
-    acceptance: float
-    """Accepted / drafted at this draft length."""
     tokens_per_pass: float
 
 
@@ -103,4 +101,4 @@ def rates(rule: str, texts: Sequence[Sequence[Step]], length: int) -> Rates:
     rounds = [kept(rule, text[at : at + length]) for text in texts for at in range(len(text) - length + 1)]
     assert rounds, "no text is as long as the draft"
     accepted = float(np.mean([sum(one) for one in rounds]))
-    return Rates(float(np.mean([one[0] for one in rounds])), accepted / length, 1 + accepted)
+    return Rates(float(np.mean([one[0] for one in rounds])), 1 + accepted)

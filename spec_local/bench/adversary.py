@@ -22,8 +22,6 @@ class Adversary:
         right: From the count of drafts made so far to the number of right tokens in the next one.
     """
 
-    source = SOURCE
-
     def __init__(self, answer: Sequence[int], n_vocab: int, right: Callable[[int], int]) -> None:
         self._answer = answer
         self._n_vocab = n_vocab

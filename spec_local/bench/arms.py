@@ -42,7 +42,7 @@ class Arm:
         return AdaptiveController(own, longest)
 
 
-def make_arms(sources: Collection[str], lengths: Sequence[int] = LENGTHS, alone: bool = True) -> list[Arm]:
+def make_arms(sources: Collection[str], lengths: Sequence[int], alone: bool = True) -> list[Arm]:
     """The arms that make sense with these drafters.
 
     Args:

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from spec_local.bench.arms import PLAIN, Arm, make_arms
+from spec_local.bench.arms import LENGTHS, PLAIN, Arm, make_arms
 from spec_local.bench.ceiling import ceiling, what_if
 from spec_local.bench.curves import Clock, Curves, measure_curves
 from spec_local.bench.player import Player
-from spec_local.bench.results import Results, Run, collect, many
+from spec_local.bench.results import Results, Run, collect
 from spec_local.bench.trace_recording import draft_rows, record_trace, traceable
 from spec_local.bench.traces import Trace
 from spec_local.bench.workloads import BenchPrompt, Workload
@@ -24,6 +24,7 @@ from spec_local.sampling.params import Sampling
 from spec_local.session.engine import Engine
 from spec_local.session.generation import Request
 from spec_local.speculation.sequence import Sequence as TokenSequence
+from spec_local.words import counted
 
 WARM_UP_TOKENS = 8
 """Tokens every arm answers before anything counts: pages are touched, threads run, kernels are chosen."""
@@ -39,7 +40,7 @@ class BenchSettings:
 
     workloads: tuple[Workload, ...]
     temperatures: tuple[float, ...] = (0.0, 0.8)
-    lengths: tuple[int, ...] = (2, 4, 7)
+    lengths: tuple[int, ...] = LENGTHS
     """Fixed draft lengths."""
     alone: bool = True
     """Let every source work alone, too."""
@@ -249,8 +250,9 @@ class Bench:
             seconds = min(seconds, self.settings.deadline_s)
         time_words = f"{seconds:.0f} seconds" if seconds < 90 else f"{seconds / 60:.0f} minutes"
         return (
-            f"{many(prompts, 'prompt')} × {many(len(self.arms), 'arm')} × {many(temperatures, 'temperature')} × "
-            f"{many(repeats, 'repeat')} of {self.settings.tokens} tokens: about {time_words}"
+            f"{counted(prompts, 'prompt')} × {counted(len(self.arms), 'arm')} × "
+            f"{counted(temperatures, 'temperature')} × {counted(repeats, 'repeat')} of {self.settings.tokens} tokens: "
+            f"about {time_words}"
         )
 
     def _length(self, prompt: BenchPrompt) -> int:

@@ -12,17 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from spec_local.bench.audit import FLOOR, Replay
 from spec_local.bench.findings import Kind, Problem
 from spec_local.bench.recording import Recorder
 from spec_local.bench.rig import Rig
 from spec_local.drafting.model import ModelDrafter
-from spec_local.language_model import Chunk
+from spec_local.language_model import Chunk, Logits
 from spec_local.llama.context import Context
-
-Logits = npt.NDArray[np.float32]
+from spec_local.words import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +125,8 @@ def _fault(finding: CacheFinding) -> str | None:
     where = f"{finding.run}: the {finding.model}'s cache"
     if finding.held != finding.expected:
         off = finding.held - finding.expected
-        many = f"{abs(off)} token{'s' if abs(off) > 1 else ''} {'more' if off > 0 else 'fewer'}"
-        return f"{where} holds {finding.held} tokens, {many} than it must"
+        wrong = f"{counted(abs(off), 'token')} {'more' if off > 0 else 'fewer'}"
+        return f"{where} holds {finding.held} tokens, {wrong} than it must"
     for apart, tolerance, how in (
         (finding.difference, finding.tolerance, "narrow passes"),
         (finding.batch_difference, finding.batch_tolerance, "one batch"),

@@ -11,7 +11,6 @@ from spec_local.bench.traces import Costs
 from spec_local.session.assembly import fill_passes
 from spec_local.session.costs import DRAFT_ROWS, TARGET_ROWS, measure
 from spec_local.session.engine import Engine
-from spec_local.session.saved import identity, saved_path, write_saved
 from spec_local.speculation.cost import CostProfile, Curve
 
 Clock = Callable[[], float]
@@ -24,7 +23,7 @@ class BreakEven:
     """The least acceptance with which drafting is no loss."""
 
     acceptance: float
-    """Chance of each drafted token, all before it accepted, at the best fixed length; 0 < it < 1."""
+    """Chance of each drafted token, all before it accepted, at the best fixed length; 0 ≤ it < 1, 0: free."""
     length: int
     """That length."""
 
@@ -113,11 +112,3 @@ def measure_curves(engine: Engine, repeats: int = 3, clock: Clock = time.perf_co
     curves = Curves(target, draft)
     fill_passes(loaded.target, curves.profile())
     return curves
-
-
-def remember(engine: Engine, curves: Curves) -> None:
-    """Keep the curves as this pair's cost profile: the next engine starts from them."""
-    key = identity(engine.loaded, engine.options)
-    profile = curves.profile()
-    profile.identity = key
-    write_saved(saved_path("costs", key), profile.as_dict())

@@ -121,7 +121,7 @@ class Stages:
     impossible: dict[Kind, int] = field(default_factory=dict)
 
     def add(self, tokens: Many[int], q: Many[Row], p: Many[Row], accepted: int, added: int) -> None:
-        """One verdict: the draft, its rows, the target's rows (one more), tokens accepted, and the token added."""
+        """One ruling: the draft, its rows, the target's rows (one more), tokens accepted, and the token added."""
         for token, row in zip(tokens, q, strict=True):
             self._add(Kind.DRAFT, Law(row.ids, row.probs), token, -np.log(row.probs))
         law = accepted_law(self.rule, tokens, q, p)
@@ -220,12 +220,12 @@ def resample(
                 drafted = [rule.draft_token(row, bound, at + i) for i, row in enumerate(rows)]
             else:
                 drafted = [_second(row) for row in p[at : at + count]]
-            verdict = rule.verify(drafted, rows, p[at:].__getitem__, bound, at)
+            ruling = rule.verify(drafted, rows, p[at:].__getitem__, bound, at)
             if stages is not None and rows:
-                stages.add(drafted, rows, p[at : at + count + 1], verdict.accepted, verdict.tokens[-1])
-            for i, token in enumerate(verdict.tokens[: length - done]):
+                stages.add(drafted, rows, p[at : at + count + 1], ruling.accepted, ruling.tokens[-1])
+            for i, token in enumerate(ruling.tokens[: length - done]):
                 stream.add(token, p[at + i], None if q is None else q[at + i])
-            done += len(verdict.tokens)
+            done += len(ruling.tokens)
 
 
 def draft_row_distance(runs: Many[tuple[Recorder, Replay]]) -> tuple[float | None, list[Problem]]:
@@ -237,7 +237,7 @@ def draft_row_distance(runs: Many[tuple[Recorder, Replay]]) -> tuple[float | Non
             continue
         for decision in recorder.decisions:
             # The rows up to the first token that was not kept stand on the text itself.
-            for i, row in enumerate((decision.rows or ())[: decision.verdict.accepted + 1]):
+            for i, row in enumerate((decision.rows or ())[: decision.ruling.accepted + 1]):
                 for shift, found in distances.items():
                     if 0 <= (at := decision.position + i + shift - first) < len(fresh):
                         found.append(total_variation(row, fresh[at]))

@@ -9,13 +9,12 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
+from spec_local.language_model import Logits
 from spec_local.sampling.acceptance import AcceptanceRule
 from spec_local.sampling.noise import Noise
 from spec_local.speculation.sequence import Sequence
 
-Logits = npt.NDArray[np.float32]
 Chooser = Callable[[Logits], int]
 """From float32 [n_vocab] logits to the token a sequence would emit at one position."""
 

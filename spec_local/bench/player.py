@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence as Many
 from dataclasses import dataclass, replace
 
 from spec_local.bench.arms import Arm
-from spec_local.bench.curves import Curves
+from spec_local.bench.curves import Clock, Curves
 from spec_local.bench.workloads import BenchPrompt
 from spec_local.drafting.drafter import Drafter
 from spec_local.drafting.model import ModelDrafter
@@ -24,8 +24,6 @@ from spec_local.session.generation import Generation, Request
 from spec_local.speculation.round import Round
 from spec_local.speculation.sequence import Sequence
 
-Clock = Callable[[], float]
-
 
 @dataclass(frozen=True, slots=True)
 class Played:
@@ -33,7 +31,6 @@ class Played:
 
     tokens: tuple[int, ...]
     """Emitted ids."""
-    prompt_tokens: int
     rounds: tuple[Round, ...]
     """Its rounds, without the draft's reading of the prompt."""
     prefill_s: float
@@ -82,14 +79,10 @@ class Player:
         costs = curves.profile().with_memory(engine.loaded.target.memory)
         self._controllers = {arm.name: arm.controller(costs, longest) for arm in arms}
 
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The drafters there are."""
-        return tuple(self._drafters)
-
     def read(self, prompt: BenchPrompt) -> float:
         """Read a prompt from nothing into the target's cache, where the arms will find it; returns the seconds."""
         generation = self.engine.prepare(self._request(prompt, Sampling()))
+        self.engine.speculator.drafters = {}  # they read it when an arm wants it
         with self.engine.using():
             self.engine.speculator.release(0)
             started = self._clock()
@@ -114,6 +107,7 @@ class Player:
         sequence = self.sequence = generation.sequence
         if self._model is not None:
             self._model.prompt_length = sequence.prompt_length
+        sequence.read_ahead = sequence.prompt_length - 1  # `read` did it for all arms, but it is no gift either
         rounds: list[Round] = []
         ttft_s = 0.0
         with engine.using():
@@ -133,7 +127,6 @@ class Player:
             raise BackendError(f"The {source} drafter failed during the measurement: {reason}.")
         return Played(
             tuple(sequence.emitted),
-            sequence.prompt_length,
             tuple(rounds),
             self._prefill_s,
             draft_prefill_s,

@@ -1,4 +1,4 @@
-"""Watching a sequence decide: every draft, row, verdict and random stream of its rounds, without changing any.
+"""Watching a sequence decide: every draft, row, ruling and random stream of its rounds, without changing any.
 
 A recorder stands between a sequence and its rule and noise. Both are handed on unchanged, so the tokens are those the
 sequence would have had without it.
@@ -13,7 +13,7 @@ from typing import cast
 import numpy as np
 
 from spec_local.bench.findings import Kind, Problem
-from spec_local.sampling.acceptance import AcceptanceRule, TargetRow, Verdict
+from spec_local.sampling.acceptance import AcceptanceRule, Ruling, TargetRow
 from spec_local.sampling.noise import Chance, Ids, Noise, Purpose, Weights
 from spec_local.sampling.row import Row
 from spec_local.speculation.sequence import Sequence
@@ -34,7 +34,7 @@ class Decision:
     """q_1..q_γ as the rule was given them; None for a one-hot draft."""
     targets: tuple[Row, ...]
     """p_1.. as far as the rule asked."""
-    verdict: Verdict
+    ruling: Ruling
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class Recorder:
         """The target's row, as the rule saw it, behind every emitted token."""
         rows: list[Row] = []
         for decision in self.decisions:
-            rows.extend(decision.targets[: len(decision.verdict.tokens)])
+            rows.extend(decision.targets[: len(decision.ruling.tokens)])
         return rows[: len(self.sequence.tokens) - self.sequence.prompt_length]
 
     def draft_token(self, row: Row, noise: Chance, position: int) -> int:
@@ -75,8 +75,8 @@ class Recorder:
 
     def verify(
         self, tokens: Many[int], rows: Many[Row] | None, target_row: TargetRow, noise: Chance, position: int
-    ) -> Verdict:
-        """The rule's own verdict, noted, with the draft rows checked against those the tokens were drawn from."""
+    ) -> Ruling:
+        """The rule's own ruling, noted, with the draft rows checked against those the tokens were drawn from."""
         targets: list[Row] = []
 
         def noted(i: int) -> Row:
@@ -87,13 +87,13 @@ class Recorder:
             self._check_rows(rows, position)
         self._stage = self._deciding
         try:
-            verdict = self.rule.verify(tokens, rows, noted, noise, position)
+            ruling = self.rule.verify(tokens, rows, noted, noise, position)
             kept = None if rows is None else tuple(rows)
-            self.decisions.append(Decision(position, tuple(tokens), kept, tuple(targets), verdict))
+            self.decisions.append(Decision(position, tuple(tokens), kept, tuple(targets), ruling))
         finally:
             self._check_streams(position)
             self._drawn.clear()
-        return verdict
+        return ruling
 
     def note(self, purpose: Purpose, position: int, start: int | None) -> None:
         """A random number was read."""
@@ -134,7 +134,6 @@ class _Rule:
         rule = recorder.rule
         self.name = rule.name
         self.tolerates_truncation = rule.tolerates_truncation
-        self.needs_draft_rows = rule.needs_draft_rows
         self.reproducible = rule.reproducible
 
     def draft_token(self, row: Row, noise: Chance, position: int) -> int:
@@ -142,7 +141,7 @@ class _Rule:
 
     def verify(
         self, tokens: Many[int], rows: Many[Row] | None, target_row: TargetRow, noise: Chance, position: int
-    ) -> Verdict:
+    ) -> Ruling:
         return self._recorder.verify(tokens, rows, target_row, noise, position)
 
 

@@ -229,8 +229,3 @@ def _answer_speed(runs: Sequence[Run]) -> float:
 def geometric_mean(values: Sequence[float]) -> float:
     """exp of the mean logarithm; of at least one positive number."""
     return math.exp(sum(math.log(value) for value in values) / len(values))
-
-
-def many(count: int, noun: str) -> str:
-    """A count with its noun: 1 repeat, 2 repeats."""
-    return f"{count} {noun}" + ("" if count == 1 else "s")

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from spec_local.bench.arms import AUTO, PLAIN
-from spec_local.bench.results import Figures, Results, many
+from spec_local.bench.results import Figures, Results
 from spec_local.bench.speed_report import About, shown_by_position
 from spec_local.bench.verdict import NOTICED, Verdict
+from spec_local.words import counted
 
 _COLOURS = ("#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626", "#0891b2", "#65a30d")
 _STYLE = """
@@ -51,9 +52,9 @@ def page(about: About, results: Results, verdict: Verdict) -> str:
 
 def _about(about: About, results: Results) -> str:
     return (
-        f"{about.machine}; {many(about.threads, 'thread')}; {about.rule} acceptance; "
-        f"{many(about.prompts, 'prompt')} in {many(len(results.workloads), 'workload')}, {about.tokens} tokens each, "
-        f"{many(results.repeats, 'repeat')}, arms in turn; "
+        f"{about.machine}; {counted(about.threads, 'thread')}; {about.rule} acceptance; "
+        f"{counted(about.prompts, 'prompt')} in {counted(len(results.workloads), 'workload')}, "
+        f"{about.tokens} tokens each, {counted(results.repeats, 'repeat')}, arms in turn; "
         f"seed {about.seed}; spec-local {about.version}"
     )
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from spec_local.bench.arms import AUTO, PLAIN
-from spec_local.bench.results import Figures, Results, Spread, many
+from spec_local.bench.results import Figures, Results, Spread
 from spec_local.bench.verdict import NOTICED, Verdict
+from spec_local.words import counted
 
 WIDTH = 100
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -101,11 +102,11 @@ def render(about: About, results: Results, verdict: Verdict) -> str:
 
 def _head(about: About, results: Results) -> str:
     draft = f" with {about.draft}" if about.draft else ""
-    prompts = f"{many(about.prompts, 'prompt')} in {many(len(results.workloads), 'workload')}"
+    prompts = f"{counted(about.prompts, 'prompt')} in {counted(len(results.workloads), 'workload')}"
     lines = [
         f"{about.target}{draft}",
-        f"{about.machine}, {many(about.threads, 'thread')}; {about.rule} acceptance",
-        f"{prompts}, {about.tokens} tokens each, {many(results.repeats, 'repeat')}; the arms take turns",
+        f"{about.machine}, {counted(about.threads, 'thread')}; {about.rule} acceptance",
+        f"{prompts}, {about.tokens} tokens each, {counted(results.repeats, 'repeat')}; the arms take turns",
     ]
     if not results.complete:
         lines.append("Stopped before its end: these are the figures so far.")

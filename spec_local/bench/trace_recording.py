@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from spec_local.bench.traces import Trace
-from spec_local.drafting.model import confidence, recent
+from spec_local.drafting.model import confidence
 from spec_local.language_model import Chunk, LanguageModel
 from spec_local.session.engine import Engine
 from spec_local.speculation.sequence import Sequence
@@ -67,8 +67,7 @@ def record_trace(model: LanguageModel | None, sequence: Sequence, name: str, kin
 def _own_token(sequence: Sequence, logits: np.ndarray, position: int) -> tuple[int, float]:
     """What the draft model would draw for `position` from float32 [n_vocab] logits, and how sure it is."""
     transform = sequence.draft_transform
-    window = transform.history_length
-    history = recent(sequence.tokens[:position], [], window) if window else ()
+    history = transform.history(sequence.tokens[:position])
     row = transform.row(logits[: transform.n_vocab], history, position)
     token = sequence.rule.draft_token(row, sequence.noise.for_round(position), position)
     return token, confidence(logits, token)

@@ -135,7 +135,7 @@ def replay(
     """The rounds `controller` would make of this trace on a machine with these costs.
 
     Args:
-        trace: The text; its first token is taken as emitted by the prefill, as in the engine.
+        trace: The text; its first token is left out of the account.
         controller: Keeps what it learns: replay a list of traces with one controller to see it warm.
         costs: Seconds of every pass. The controller may hold other beliefs about them.
         sources: The drafters that exist.

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from spec_local.bench.arms import AUTO, PLAIN
 from spec_local.bench.results import Results, geometric_mean
+from spec_local.words import counted
 
 GAIN = 1.05
 """From here on a ratio is called a gain: less is not worth a second model in memory."""
@@ -187,15 +188,16 @@ def _break_even(results: Results) -> list[str]:
         else:
             sentences.append(
                 f"A step of the draft costs {curves.step:.2f} of a one-row pass; it breaks even at an acceptance of "
-                f"{even.acceptance:.2f}, with {_tokens(even.length)} per draft{says}."
+                f"{even.acceptance:.2f}, with {counted(even.length, 'token')} per draft{says}."
             )
     if "text" in _sources_of(results):
         even = curves.break_even("text")
         if even is not None and even.acceptance == 0.0:
-            sentences.append(f"Drafts of {_tokens(even.length)} from the text cost nothing here.")
+            sentences.append(f"Drafts of {counted(even.length, 'token')} from the text cost nothing here.")
         elif even is not None:
             sentences.append(
-                f"Drafts from the text break even at {even.acceptance:.2f}, with {_tokens(even.length)} per draft."
+                f"Drafts from the text break even at {even.acceptance:.2f}, with {counted(even.length, 'token')} per "
+                "draft."
             )
     return sentences
 
@@ -292,10 +294,6 @@ def _mean(results: Results, arm: str, temperatures: list[float]) -> float | None
     """Geometric mean over temperatures of an arm's ratio over all workloads."""
     found = [f.ratio.median for t in temperatures if (f := results.get(arm, t)) is not None]
     return geometric_mean(found) if found else None
-
-
-def _tokens(count: int) -> str:
-    return "1 token" if count == 1 else f"{count} tokens"
 
 
 def _list(parts: list[str]) -> str:

@@ -13,6 +13,7 @@ from spec_local.cli.exit_codes import ExitCode
 from spec_local.cli.options import Setting
 from spec_local.cli.terminal import harmless, is_terminal
 from spec_local.errors import SpecLocalError, UsageError
+from spec_local.words import counted
 
 if TYPE_CHECKING:
     from spec_local.batch.concurrency import Concurrency
@@ -95,8 +96,6 @@ def run(arguments: Any, settings: Mapping[str, Setting]) -> int:
             recipe = _recipe(arguments, engine, wanted, shape)
             concurrency = _concurrency(arguments.parallel, slots)
             job = Job(engine, slots, recipe, source, output, options, concurrency)
-            for notice in engine.notices:
-                _say(f"note: {notice}")
             try:
                 return _play(job, engine, source, interrupt)
             finally:
@@ -124,7 +123,7 @@ def _play(job: Job, engine: Engine, source: Any, interrupt: Any) -> int:
     def on_first() -> None:
         job.runner.drain()
         count = job.runner.active
-        _say(f"Finishing {count} answer{'s' * (count != 1)} in flight; Ctrl-C again to stop now.")
+        _say(f"Finishing {counted(count, 'answer')} in flight; Ctrl-C again to stop now.")
 
     interrupt.on_first = on_first
     if interrupt.seen:
@@ -188,10 +187,7 @@ def _slots(parallel: int | str | None, settings: Mapping[str, Setting]) -> tuple
     from spec_local.batch.slots import affordable_slots
     from spec_local.cli.loading import engine_options
 
-    if isinstance(parallel, int):
-        slots = parallel
-    else:
-        slots = affordable_slots(engine_options(settings))
+    slots = parallel if isinstance(parallel, int) else affordable_slots(engine_options(settings))
     return slots, {**settings, "parallel": Setting(slots, "flag")}
 
 

@@ -56,10 +56,9 @@ def run(arguments: Any) -> int:
     settings = resolve(vars(arguments))
     wanted = bench_settings(arguments, settings)
     from spec_local.cli.interrupt import Interrupt, InThread
-    from spec_local.cli.loading import engine_options, load_engine, progress_bar
+    from spec_local.cli.loading import load_engine, progress_bar
 
     settings["draft_length"] = Setting("auto", "bench")
-    engine_options(settings)
     page = _writable(arguments.html)
     bench: Bench | None = None
     failure: SpecLocalError | None = None
@@ -70,8 +69,6 @@ def run(arguments: Any) -> int:
 
         engine = load_engine(settings, lambda: interrupt.seen)
         try:
-            for notice in engine.notices:
-                print(f"note: {harmless(notice)}", file=sys.stderr)
             interrupt.on_first = engine.cancel
             bench = Bench(engine, wanted, cancelled=lambda: interrupt.seen)
             yield from bench.steps()
@@ -154,9 +151,8 @@ def bench_settings(arguments: Any, settings: dict[str, Setting]) -> BenchSetting
     temperature = settings.get("temperature")
     if temperature is not None and temperature.origin == "flag":
         chosen["temperatures"] = (sampling({"temperature": temperature}).temperature,)
-    length = settings.get("draft_length")
-    if length is not None and length.value not in ("auto", 0):
-        chosen["lengths"] = (int(length.value),)
+    if (length := _fixed_length(settings)) is not None:
+        chosen["lengths"] = (length,)
     if "max_tokens" in settings and settings["max_tokens"].origin == "flag":
         chosen["tokens"] = int(settings["max_tokens"].value)
     else:
@@ -172,6 +168,26 @@ def bench_settings(arguments: Any, settings: dict[str, Setting]) -> BenchSetting
         **chosen,
     )
     return quick(wanted) if arguments.quick else wanted
+
+
+def _fixed_length(settings: dict[str, Setting]) -> int | None:
+    """The one fixed draft length to compare; None for the usual ones.
+
+    Raises:
+        UsageError: A setting of the engine does not fit, or no draft may be so long.
+    """
+    from spec_local.cli.loading import engine_options
+
+    length = engine_options(settings).draft_length
+    longest = engine_options({**settings, "draft_length": Setting("auto", "bench")}).longest_draft
+    if not isinstance(length, int) or length == 0 or settings["draft_length"].origin != "flag":
+        return None
+    if length > longest:
+        raise UsageError(
+            f"--draft-length {length} is more than the {longest} tokens a draft may have.",
+            "Raise --draft-max, and --pad-width where it is given.",
+        )
+    return length
 
 
 def _number(text: str | None, flag: str, default: int | None) -> int | None:

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from spec_local.cli.exit_codes import ExitCode
-from spec_local.cli.first_frame import first_frame
+from spec_local.cli.first_frame import UNTITLED, first_frame
 from spec_local.cli.options import add_options, resolve
 from spec_local.cli.terminal import is_terminal
 from spec_local.errors import UsageError
@@ -49,7 +49,7 @@ def run(arguments: Any) -> int:
 
         return engine_options(settings), sampling(settings)
 
-    with first_frame("" if arguments.go_on else "New conversation") as take:
+    with first_frame("" if arguments.go_on else UNTITLED) as take:
         try:
             with no_garbage():
                 # The layer above this one, and with it Textual, is loaded only by the command that needs it.

@@ -39,8 +39,7 @@ def run(arguments: Any) -> int:
     report: dict[str, Any] = {"spec_local": __version__}
     problems: list[dict[str, str]] = []
     sections = dict(_SECTIONS)
-    if arguments.rpc or "rpc" in (settings := resolve({})):
-        endpoints = arguments.rpc or settings["rpc"].value
+    if endpoints := arguments.rpc or _configured_workers():
         sections["workers"] = lambda problems: _workers(endpoints, problems)
     for name, look in sections.items():
         try:
@@ -89,6 +88,7 @@ def _devices(_problems: list[dict[str, str]]) -> list[dict[str, Any]]:
             "name": device.name,
             "description": device.description,
             "kind": device.kind,
+            "offloads": device.offloads,
             "free_bytes": device.free_bytes,
             "total_bytes": device.total_bytes,
         }
@@ -99,23 +99,31 @@ def _devices(_problems: list[dict[str, str]]) -> list[dict[str, Any]]:
 def _decode(problems: list[dict[str, str]]) -> list[dict[str, Any]]:
     """A decode in a child process on the CPU and on each offload device."""
     from spec_local.llama.devices import list_devices
+    from spec_local.llama.library import REBUILD
     from spec_local.llama.probe import probe
 
     entries = []
-    for name in ("none", *(device.name for device in list_devices() if device.kind not in ("cpu", "accelerator"))):
+    for name in ("none", *(device.name for device in list_devices() if device.offloads)):
         answer = probe((name,), fresh=True)
         entries.append(
             {"device": "CPU" if name == "none" else name, "works": answer.works, "repack": answer.repack}
             | ({"problem": answer.problem} if answer.problem else {})
         )
         if answer.problem:
-            hint = (
-                "spec-local goes round it by not repacking weights."
-                if answer.works
-                else (f"Leave the device out with --device, or rebuild: python3 scripts/bootstrap.py (device {name}).")
-            )
+            hint = REBUILD if name == "none" else f"Leave {name} out with --device, or build anew. {REBUILD}"
+            if answer.works:
+                hint = "spec-local goes round it by not repacking weights."
             problems.append({"problem": f"On {entries[-1]['device']}, {answer.problem}", "hint": hint})
     return entries
+
+
+def _configured_workers() -> Sequence[str]:
+    """The workers that the settings name; none where those cannot be read, which their own section tells."""
+    try:
+        settings = resolve({})
+    except SpecLocalError:
+        return ()
+    return tuple(settings["rpc"].value) if "rpc" in settings else ()
 
 
 def _workers(endpoints: Sequence[str], problems: list[dict[str, str]]) -> list[dict[str, Any]]:
@@ -145,11 +153,13 @@ def _workers(endpoints: Sequence[str], problems: list[dict[str, str]]) -> list[d
 def _memory(_problems: list[dict[str, str]]) -> dict[str, int]:
     import psutil
 
+    from spec_local.llama.context import physical_cores
+
     memory = psutil.virtual_memory()
     return {
         "total_bytes": memory.total,
         "available_bytes": memory.available,
-        "physical_cores": psutil.cpu_count(logical=False) or 0,
+        "physical_cores": physical_cores(),
         "logical_cores": os.cpu_count() or 0,
     }
 
@@ -218,12 +228,13 @@ def _print(report: dict[str, Any]) -> None:
         print(f"{label:<10}{harmless(text)}")
 
     python, llama, memory = report["python"], report["llama"], report["memory"]
+    devices = report["devices"] if isinstance(report["devices"], list) else []
     line("spec-local", f" {report['spec_local']}, Python {python['version']} on {python['system']}")
     if "error" not in llama:
         line("llama.cpp", f"{llama['llama_cpp']} (llama-cpp-python {llama['llama_cpp_python']}); {llama['features']}")
-        offload = [device["name"] for device in report["devices"] if device["kind"] not in ("cpu", "accelerator")]
+        offload = [device["name"] for device in devices if device["offloads"]]
         line("", f"offload devices: {', '.join(offload) or 'none'}; RPC {'yes' if llama['rpc'] else 'no'}")
-    for device in report["devices"] if isinstance(report["devices"], list) else []:
+    for device in devices:
         free, total = device["free_bytes"] / 1e9, device["total_bytes"] / 1e9
         line("device", f"{device['name']}: {device['description']}, {free:.1f} of {total:.1f} GB free")
     for entry in report["decode"] if isinstance(report["decode"], list) else []:
@@ -243,9 +254,10 @@ def _print(report: dict[str, Any]) -> None:
     for name, folder in report["folders"].items():
         line(name, f"{folder['path']} ({folder['bytes'] / 1e6:.0f} MB, {folder['free_bytes'] / 1e9:.0f} GB free)")
     settings = report["settings"]
-    line("settings", f"{settings['file']}{'' if settings['exists'] else ' (not there)'}")
-    for name, setting in settings.get("set", {}).items():
-        line("", f"{name} = {setting['value']}  from {setting['origin']}")
+    if "error" not in settings:
+        line("settings", f"{settings['file']}{'' if settings['exists'] else ' (not there)'}")
+        for name, setting in settings["set"].items():
+            line("", f"{name} = {setting['value']}  from {setting['origin']}")
     terminal = report["terminal"]
     line("terminal", f"{terminal['columns']}×{terminal['lines']}, {terminal['colours']}, {terminal['encoding']}")
     print()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from spec_local.errors import BackendError, ModelError, SpecLocalError, UsageError
+from spec_local.errors import Aborted, BackendError, ModelError, SpecLocalError, UsageError
 
 
 class ExitCode(IntEnum):
@@ -22,9 +22,14 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+_CODES = (
+    (UsageError, ExitCode.USAGE),
+    (ModelError, ExitCode.MODEL),
+    (BackendError, ExitCode.BACKEND),
+    (Aborted, ExitCode.INTERRUPTED),
+)
+
+
 def exit_code(error: SpecLocalError) -> ExitCode:
     """The code for an error that ends the program."""
-    for kind, code in ((UsageError, ExitCode.USAGE), (ModelError, ExitCode.MODEL), (BackendError, ExitCode.BACKEND)):
-        if isinstance(error, kind):
-            return code
-    return ExitCode.BACKEND
+    return next((code for kind, code in _CODES if isinstance(error, kind)), ExitCode.BACKEND)

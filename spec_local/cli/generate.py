@@ -62,12 +62,13 @@ def run(arguments: Any) -> int:
     output = TextOutput(arguments.output)
     engine: Engine | None = None
     stream: Stream | None = None
+    answered = False
 
     def pieces() -> Iterator[Piece]:
         nonlocal engine, stream
         engine = load_engine(settings, lambda: interrupt.seen)
         stream = engine.stream(prompt, sampling=wanted, system=arguments.system, raw=arguments.raw, structure=shape)
-        for notice in (*engine.notices, *stream.notices, *(_facts(engine, wanted) if arguments.stats else ())):
+        for notice in (*stream.notices, *(_facts(engine, wanted) if arguments.stats else ())):
             print(f"note: {harmless(notice)}", file=sys.stderr)
         if interrupt.seen:
             stream.close()
@@ -78,13 +79,14 @@ def run(arguments: Any) -> int:
             for piece in InThread(pieces):
                 if not arguments.json:
                     output.write(piece.text)
+            answered = stream is not None and stream.result.finish_reason != "cancelled"
         except Exception:
             if interrupt.seen and stream is None:  # cancelled while loading: nothing was written, nothing is lost
                 return ExitCode.INTERRUPTED
             raise
         finally:
             if not arguments.json:
-                output.close()
+                output.close(keep=not answered)
         assert engine is not None and stream is not None
         result = stream.result
         if arguments.json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -52,12 +53,13 @@ def structure(settings: Mapping[str, Setting]) -> Structure | None:
 
 
 def load_engine(settings: Mapping[str, Setting], cancelled: Callable[[], bool]) -> Engine:
-    """Load the engine; fetch a missing model first where the settings or the person allow it."""
+    """Load the engine and say what was noticed; fetch a missing model first where settings or person allow it."""
     from spec_local.models_manifest import NotPulledError
     from spec_local.session.engine import load
 
     options = engine_options(settings)
-    pull = settings["pull"].value if "pull" in settings else "ask"
+    unasked = "SPEC_LOCAL_PULL_UNASKED" in os.environ  # the set-up's own way to start the program
+    pull = settings["pull"].value if "pull" in settings else "always" if unasked else "ask"
     while True:
         try:
             with progress_bar("loading") as report:
@@ -66,11 +68,15 @@ def load_engine(settings: Mapping[str, Setting], cancelled: Callable[[], bool]) 
                     report(done, 1.0, what)
                     return not cancelled()
 
-                return load(options=options, progress=on_load)
+                engine = load(options=options, progress=on_load)
+            break
         except NotPulledError as error:
             if pull == "never" or (pull == "ask" and not _agrees(error)):
                 raise
             pull_model(error.name)
+    for notice in engine.notices:
+        print(f"note: {harmless(notice)}", file=sys.stderr, flush=True)
+    return engine
 
 
 def pull_model(name: str, offline: bool = False) -> Any:

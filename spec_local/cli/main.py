@@ -39,10 +39,12 @@ class Parser(argparse.ArgumentParser):
     """argparse with our sentence and exit code, and the nearest name for a mistyped one."""
 
     def error(self, message: str) -> NoReturn:
-        if "invalid choice" in message and "'" in message:
-            typed = message.split("'")[1]
-            near = difflib.get_close_matches(typed, COMMANDS, 1)
-            message = f"there is no command {typed!r}" + (f"; did you mean {near[0]}?" if near else "")
+        commands = next((action for action in self._actions if isinstance(action, argparse._SubParsersAction)), None)
+        unknown = str(argparse.ArgumentError(commands, "invalid choice: "))
+        if commands is not None and message.startswith(unknown):
+            typed = message.removeprefix(unknown).partition(" (choose from")[0]
+            near = difflib.get_close_matches(typed.strip("'\""), commands.choices, 1)
+            message = f"there is no command {typed}" + (f"; did you mean {near[0]}?" if near else "")
         elif message.startswith("unrecognized arguments: "):
             typed = message.removeprefix("unrecognized arguments: ").split()[0]
             known = [flag for action in self._all_actions() for flag in action.option_strings]

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from spec_local.errors import UsageError
 from spec_local.paths import config_file
 
-Group = Literal["models", "device", "speculation", "sampling", "structure", "comparison", "behaviour"]
+Group = Literal["models", "device", "speculation", "sampling", "structure", "comparison"]
 ENVIRONMENT_PREFIX = "SPEC_LOCAL_"
 
 
@@ -130,7 +130,9 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("draft_length", "speculation", _length, "tokens per draft: auto or N", metavar="N", default="auto"),
     Option("draft_max", "speculation", int, "longest draft", metavar="N", default="16"),
-    Option("pad_width", "comparison", int, "all target passes over N tokens, one sequence", metavar="N", default="0, off"),
+    Option(
+        "pad_width", "comparison", int, "all target passes over N tokens, one sequence", metavar="N", default="0, off"
+    ),
     Option("temperature", "sampling", float, "0 takes the likeliest token", metavar="T", default="0.7"),
     Option("top_k", "sampling", int, "keep the k likeliest tokens; 0 all", metavar="K", default="40"),
     Option("top_p", "sampling", float, "keep the likeliest tokens up to this probability", metavar="P", default="0.95"),
@@ -157,7 +159,6 @@ _TITLES: dict[Group, str] = {
     "sampling": "sampling (default: what the model recommends, else as shown)",
     "structure": "structured answers",
     "comparison": "comparison",
-    "behaviour": "behaviour",
 }
 
 
@@ -168,7 +169,8 @@ def add_options(parser: argparse.ArgumentParser, groups: Iterable[Group]) -> Non
         for option in OPTIONS:
             if option.group != group:
                 continue
-            text = option.help + (f" (default: {option.default})" if option.default else "")
+            text = option.help + (" (repeatable)" if option.many else "")
+            text += f" (default: {option.default})" if option.default else ""
             if option.parse is _flag:
                 section.add_argument(*option.all_flags, dest=option.name, action="store_const", const="on", help=text)
                 continue

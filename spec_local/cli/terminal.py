@@ -62,16 +62,20 @@ def say(text: object) -> None:
 
 
 class TextOutput:
-    """The answer's way out: standard output or a file. The same bytes for `-o PATH` and `> PATH`."""
+    """The answer's way out: standard output or a file. The same bytes for `-o PATH` and `> PATH`, but that a file keeps
+    what it held until there is something to write: a model that is not found costs nobody an earlier answer."""
 
     def __init__(self, path: str | None) -> None:
         self._last = ""
         self._name = path or "Standard output"
         self._terminal = path is None and is_terminal(sys.stdout)
+        self._holds = path is not None and os.path.isfile(path)
+        """Whether the file still has what it held before; pipes and devices hold nothing."""
+        mode = "a" if self._holds else "w"
         try:
-            self._file = sys.stdout if path is None else open(path, "w", encoding="utf-8", newline="\n")  # noqa: SIM115
+            self._file = sys.stdout if path is None else open(path, mode, encoding="utf-8", newline="\n")  # noqa: SIM115
         except OSError as error:
-            raise UsageError(f"{path} cannot be written: {error.strerror or error}.") from error
+            raise self._failed(error) from error
         if path is None and not self._terminal:
             # A pipe or a file gets UTF-8 whatever the locale says; only a real console has an encoding of its own.
             sys.stdout.reconfigure(encoding="utf-8", errors="replace", newline="\n")  # type: ignore[union-attr]
@@ -81,6 +85,7 @@ class TextOutput:
         if not text:
             return
         try:
+            self._empty()
             self._file.write(harmless(text) if self._terminal else text)
             self._file.flush()
         except BrokenPipeError:
@@ -89,12 +94,26 @@ class TextOutput:
             self._last = ""
             with suppress(OSError):  # what was not written would be tried again when the program ends
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self._file.fileno())
-            raise UsageError(f"{self._name} cannot be written: {error.strerror or error}.") from error
+            raise self._failed(error) from error
         self._last = text[-1]
 
-    def close(self) -> None:
-        """End the last line."""
+    def close(self, keep: bool = False) -> None:
+        """End the last line. A file to which nothing was written is empty from now on, unless it is to `keep` what it
+        held."""
         if self._last not in ("", "\n"):
             self.write("\n")
+        if not keep:
+            self._empty()
         if self._file is not sys.stdout:
             self._file.close()
+
+    def _empty(self) -> None:
+        if self._holds:
+            self._holds = False
+            try:
+                self._file.truncate(0)
+            except OSError as error:
+                raise self._failed(error) from error
+
+    def _failed(self, error: OSError) -> UsageError:
+        return UsageError(f"{self._name} cannot be written: {error.strerror or error}.")

@@ -41,14 +41,13 @@ def run(arguments: Any) -> int:
     settings.pop("pad_width", None)  # ordinary runs are not padded: only the conformance run is
     wanted = sampling(settings)
     with Interrupt() as interrupt:
-        engine = load_engine(settings, lambda: interrupt.seen)
-        interrupt.on_first = engine.cancel
-        from spec_local.bench.report import table
-        from spec_local.bench.verify import verify
-
         progress = _Progress()
         try:
-            with engine:
+            with load_engine(settings, lambda: interrupt.seen) as engine:
+                interrupt.on_first = engine.cancel
+                from spec_local.bench.report import table
+                from spec_local.bench.verify import verify
+
                 found = verify(
                     engine,
                     quick=arguments.quick,

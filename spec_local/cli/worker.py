@@ -7,7 +7,6 @@ import ipaddress
 import os
 import queue
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from spec_local.cli.exit_codes import ExitCode
 from spec_local.cli.interrupt import Interrupt
 from spec_local.cli.terminal import harmless
 from spec_local.errors import BackendError, UsageError, WorkerError
+from spec_local.llama.signals import signal_name
 
 if TYPE_CHECKING:
     from spec_local.llama.worker import WorkerOptions
@@ -124,7 +124,7 @@ class _Watch:
             if self._interrupt.seen:
                 return
             short_lives = short_lives + 1 if time.monotonic() - started < _SHORT_LIFE_S else 0
-            how = f"died with {_signal(server.returncode)}" if server.returncode < 0 else "ended"
+            how = f"died with {signal_name(server.returncode)}" if server.returncode < 0 else "ended"
             message = f"The server {how}{f': {self._last_word}' if self._last_word else '.'}"
             if short_lives >= _SHORT_LIVES or not was_ready:
                 raise BackendError(message, "`spec-local doctor` shows which devices compute here.")
@@ -153,10 +153,10 @@ class _Watch:
     def _wait_until_ready(self, server: subprocess.Popen[bytes]) -> bool:
         """Ask the server as a client would, until it answers; say so. False where it ended instead."""
         from spec_local.llama.library import build_info
-        from spec_local.llama.rpc import PROTOCOL, ask_workers
+        from spec_local.llama.rpc import PROTOCOL, ask_workers, split_endpoint
         from spec_local.models_manifest import show_bytes
 
-        host, port = self._options.endpoint.split(":")
+        host, port = split_endpoint(self._options.endpoint)
         deadline = time.monotonic() + _READY_S
         while server.poll() is None and not self._interrupt.seen:
             try:
@@ -280,13 +280,6 @@ def _end(server: subprocess.Popen[bytes]) -> None:
     server.wait()
     assert server.stdin is not None
     server.stdin.close()
-
-
-def _signal(code: int) -> str:
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
 
 
 def _say(text: str) -> None:

@@ -36,6 +36,10 @@ class Draft:
 
 NO_SOURCE = "none"
 """Source of a round that drafted nothing."""
+TEXT_SOURCE = "text"
+"""Source of drafts from the text itself."""
+MODEL_SOURCE = "model"
+"""Source of a draft model's drafts."""
 GRAMMAR_SOURCE = "grammar"
 """Source of drafts that spell what a grammar makes certain."""
 

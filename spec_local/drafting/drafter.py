@@ -48,10 +48,6 @@ class DraftRequest:
 class Drafter(Protocol):
     """Proposes tokens for many sequences at once."""
 
-    @property
-    def source(self) -> str:
-        """Name in records and reasons: "model" or "text"."""
-
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         """One draft per request, in order; an empty one where there is nothing to propose."""
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from spec_local.drafting.draft import Draft
+from spec_local.drafting.draft import MODEL_SOURCE, Draft
 from spec_local.drafting.drafter import DraftRequest
 from spec_local.drafting.token_cache import TokenCache, common_prefix
 from spec_local.errors import BackendError
@@ -53,8 +53,7 @@ class _Stream:
         """Draw the next token from float32 [n_vocab] logits."""
         request = self.request
         position = len(request.tokens) + len(self.tokens)
-        window = request.transform.history_length
-        history = recent(request.tokens, self.tokens, window) if window else ()
+        history = request.transform.history(request.tokens, self.tokens)
         try:
             allowed = None if request.walk is None else request.walk.allowed(self.tokens)
             allowed = None if allowed is None else allowed[: request.transform.n_vocab]
@@ -129,7 +128,7 @@ class ModelDrafter:
         most_rows: Most rows of logits the model gives for one sequence in a pass: 1 never reads along.
     """
 
-    source = "model"
+    source = MODEL_SOURCE
 
     def __init__(self, model: LanguageModel, most_rows: int = 1) -> None:
         self.model = model
@@ -231,11 +230,3 @@ def confidence(logits: Logits, token: int) -> float:
     top = max(top, own)
     total = float(np.exp(maxima - np.float32(top)).sum())
     return min(1.0, float(np.exp(own - top)) / max(total, 1e-30))
-
-
-def recent(tokens: Sequence[int], drafted: Sequence[int], window: int) -> list[int]:
-    """The last `window` of `tokens` followed by `drafted` (-1: all of them)."""
-    if window < 0:
-        return [*tokens, *drafted]
-    kept = max(0, window - len(drafted))
-    return [*(tokens[-kept:] if kept else ()), *drafted[-window:]]

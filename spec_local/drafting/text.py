@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from spec_local.drafting.draft import Draft
+from spec_local.drafting.draft import TEXT_SOURCE, Draft
 from spec_local.drafting.drafter import DraftRequest
 
 ORDERS = (16, 12, 8, 6, 4, 3, 2)
@@ -323,7 +323,7 @@ class TextFollower:
 class TextDrafter:
     """Drafts for any number of slots from what stands in their own prompt and output."""
 
-    source = "text"
+    source = TEXT_SOURCE
 
     def __init__(self) -> None:
         self._slots: dict[int, TextFollower] = {}

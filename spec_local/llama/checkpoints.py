@@ -72,10 +72,6 @@ class Checkpoints:
             self._saved[seq] = []
             raise CacheError(f"llama.cpp does not take back a state of {length} tokens that it gave.")
 
-    def bytes(self, seq: int) -> int:
-        """Bytes kept for `seq`."""
-        return sum(s.state.size for s in self._saved.get(seq, []))
-
     def _read(self, seq: int) -> npt.NDArray[np.uint8]:
         size = self._lib.llama_state_seq_get_size_ext(self._context, seq, _PARTIAL)
         state = np.empty(size, np.uint8)  # [size]

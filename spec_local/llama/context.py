@@ -1,7 +1,7 @@
 """`Context`: a model with its key/value caches, as the `LanguageModel` the rest of the program speaks to.
 
 Batches are filled through numpy views of memory that llama.cpp reads directly, and logits are read where
-llama.cpp wrote them: no row of the vocabulary is ever copied here.
+llama.cpp wrote them: no row of the vocabulary is copied here, except where a padded decode takes several passes.
 """
 
 from __future__ import annotations
@@ -54,13 +54,16 @@ class ContextOptions:
     """auto, on or off."""
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
-    offload_cache: bool = True
-    """Keep the cache on the offload devices, beside the layers it belongs to."""
     snapshots: int = 0
     """Older states that a running state keeps, so that so many tokens of a pass can be taken back; where the
     architecture cannot, or with several sequences, states are saved instead."""
     whole_window: bool = True
     """Let sliding-window layers keep the whole context: what has left a window cannot be cut back into it."""
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of logits there is room for: those of the widest pass."""
+        return max(self.max_rows, self.pad_width, self.n_seq)
 
 
 class Context:
@@ -90,7 +93,6 @@ class Context:
         self._snapshots = max(0, min(options.snapshots, most))
         least = max(options.pad_width, options.n_seq, self._snapshots + 2)
         self.n_batch: int = max(options.n_batch, options.max_rows, least)
-        self._most_rows = max(options.max_rows, options.pad_width, options.n_seq)
         self._most_tokens = least if options.pad_width else self.n_batch  # in one pass of llama.cpp
         self.passes = 0
         """Decode calls so far."""
@@ -128,15 +130,14 @@ class Context:
         params.n_ctx = cells
         params.n_batch = params.n_ubatch = self._most_tokens
         params.n_seq_max = options.n_seq
-        params.n_outputs_max = min(self._most_rows, self._most_tokens)
+        params.n_outputs_max = min(options.most_rows, self._most_tokens)
         params.n_threads = params.n_threads_batch = options.threads or physical_cores()
         params.flash_attn_type = _FLASH_ATTENTION[options.flash_attention]
         params.type_k, params.type_v = CACHE_TYPES[options.cache_type_k], CACHE_TYPES[options.cache_type_v]
-        params.offload_kqv = options.offload_cache
         params.swa_full = options.whole_window
         params.n_rs_seq = self._snapshots
-        # In one cache for all, what one sequence rejects is filled by another, whose attention is then summed in another
-        # order: padded passes, which shall give the same bits whoever else is there, have a cache for each sequence.
+        # In one cache for all, what one sequence rejects is filled by another, whose attention is then summed in
+        # another order: padded passes, which shall give the same bits whoever else is there, have a cache each.
         params.kv_unified = not options.pad_width
         params.no_perf = True
         return params
@@ -161,7 +162,7 @@ class Context:
             )
         ends = np.cumsum([chunk.rows for chunk in chunks])
         wanted = int(ends[-1])
-        assert wanted <= self._most_rows, f"{wanted} rows wanted, {self._most_rows} reserved"
+        assert wanted <= self.options.most_rows, f"{wanted} rows wanted, {self.options.most_rows} reserved"
         if self._handle is None:
             raise BackendError(f"The context of {self.model.path.name} is closed.")
         if self._stopped():  # backends that cannot stop inside a pass stop before the next one
@@ -216,7 +217,7 @@ class Context:
         if self.options.pad_width:
             return self.options.pad_width - size
         padding = self.width(wanted) - wanted if wanted == size else 0
-        return padding if wanted + padding <= self._most_rows and end + padding <= self.n_ctx else 0
+        return padding if wanted + padding <= self.options.most_rows and end + padding <= self.n_ctx else 0
 
     def _logits(self, chunks: Sequence[Chunk]) -> Logits:
         """The rows wanted of the last pass, which was over `chunks`, where llama.cpp wrote them."""
@@ -341,7 +342,8 @@ class Context:
             raise
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """See `SharingModel.copy`. In one cache for all, cells are shared, not copied, so this takes no room either."""
+        """See `SharingModel.copy`. In one cache for all, cells are shared, not copied, so this takes no room either. From
+        cache to cache (padded) llama.cpp copies with the next pass: no `checkpoint` or `restore` before that."""
         self.trim(target, 0)
         if not self.memory.free or self.foothold(source, length) != length:
             raise CacheError(f"The first {length} tokens cannot be taken over: {self.memory.reason}.")

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from spec_local.errors import BackendError, UsageError
-from spec_local.llama.library import llama
+from spec_local.llama.library import REBUILD, llama
 
 _KINDS = {0: "cpu", 1: "gpu", 2: "integrated gpu", 3: "accelerator"}
 
@@ -29,6 +29,11 @@ class Device:
     total_bytes: int
     handle: int
     """Address of llama.cpp's record; 0 for a worker's, to which only a process that loads a model connects."""
+
+    @property
+    def offloads(self) -> bool:
+        """Whether layers go to it where none is named: a GPU here, or a device of a worker."""
+        return self.kind in ("gpu", "integrated gpu", "worker")
 
 
 @cache
@@ -116,7 +121,7 @@ def offload_devices(names: Sequence[str] = (), remote: Sequence[Device] = ()) ->
     """
     if names:
         return pick_devices(names, remote)
-    return [*remote, *(d for d in list_devices() if d.kind in ("gpu", "integrated gpu"))]
+    return [*remote, *(device for device in list_devices() if device.offloads)]
 
 
 def is_cpu_alone(names: Sequence[str]) -> bool:
@@ -159,10 +164,7 @@ def _rpc() -> Any:
     for name, signature in types.items():
         address = lib.ggml_backend_reg_get_proc_address(registry, name.encode()) if registry else None
         if not address:
-            raise BackendError(
-                "This build of llama.cpp has no RPC.",
-                "`python3 scripts/bootstrap.py --rebuild` builds it with it (GGML_RPC=ON).",
-            )
+            raise BackendError("This build of llama.cpp has no RPC.", REBUILD)
         found[name] = ctypes.CFUNCTYPE(*signature)(address)
     return SimpleNamespace(**found)
 

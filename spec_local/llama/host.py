@@ -31,6 +31,7 @@ from spec_local.llama.context import Context, ContextOptions
 from spec_local.llama.hosted import CANCEL_LOAD, FACTS, FLAGS, map_shared
 from spec_local.llama.memory_probe import classify
 from spec_local.llama.model import Model, Offload
+from spec_local.llama.rpc import split_endpoint
 
 _DEAD_S = 8
 """Seconds without a sign of life after which a connection counts as lost (a cable, a machine without power)."""
@@ -167,7 +168,7 @@ def main(endpoints: list[str]) -> None:
 
 def _watch(parent: int, endpoints: list[str]) -> None:
     """End with the parent, and break connections to workers whose machine is gone without a word."""
-    ports = {int(endpoint.split(":")[1]) for endpoint in endpoints}
+    ports = {split_endpoint(endpoint)[1] for endpoint in endpoints}
     while os.getppid() == parent:
         for connection in _connections(ports):
             with connection, suppress(OSError):

@@ -33,6 +33,7 @@ from spec_local.llama.context import Context, ContextOptions
 from spec_local.llama.library import is_verbose
 from spec_local.llama.model import Model, Offload
 from spec_local.llama.rpc import missing_workers
+from spec_local.llama.signals import signal_name
 
 FLAGS = 64
 """Bytes before the rows in shared memory: at 0 the abort flag, at 8 the one that cancels loading."""
@@ -84,7 +85,8 @@ class Host:
             progress: Called with 0.0 … 1.0 while loading; return False to cancel.
 
         Raises:
-            ModelError: The file cannot be loaded, or loading was cancelled.
+            ModelError: The file cannot be loaded.
+            Aborted: `progress` said so.
             BackendError: There is no room, or, as a `WorkerError`, a worker was lost.
         """
         model = HostedModel(path)
@@ -190,7 +192,7 @@ class Host:
             if not said or "RPC" in said or "rpc" in said:
                 return f"A worker was lost{during} and is back ({', '.join(self.endpoints)})."
             return f"llama.cpp gave up{during}: {said}"
-        how = f"with {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
+        how = f"with {signal_name(code)}" if code < 0 else f"with status {code}"
         return f"The process that held the model ended {how}{during}."
 
     def _last_word(self) -> str:
@@ -207,16 +209,12 @@ class HostedModel(Model):
         self.facts: dict[str, Any] = {}
         """What the child says of the model: the properties below."""
 
-    n_ctx_train = property(lambda self: self.facts["n_ctx_train"])
-    n_layer = property(lambda self: self.facts["n_layer"])
     n_swa = property(lambda self: self.facts["n_swa"])
     recurrent = property(lambda self: self.facts["recurrent"])
-    size_bytes = property(lambda self: self.facts["size_bytes"])
-    n_params = property(lambda self: self.facts["n_params"])
     description = property(lambda self: self.facts["description"])
 
 
-FACTS = ("n_ctx_train", "n_layer", "n_swa", "recurrent", "size_bytes", "n_params", "description")
+FACTS = ("n_swa", "recurrent", "description")
 
 
 class HostedContext(Context):
@@ -239,9 +237,8 @@ class HostedContext(Context):
         self._closed = False
         self._lengths = [0] * options.n_seq
         """Tokens in each cache, as the child's cache itself said after its last operation."""
-        most_rows = max(options.max_rows, options.pad_width, options.n_seq)
-        self._shared, self._release, self._place = _shared(FLAGS + 4 * most_rows * self.n_vocab)
-        self._rows: Logits = np.frombuffer(self._shared, np.float32, offset=FLAGS).reshape(most_rows, self.n_vocab)
+        self._shared, self._release, self._place = _shared(FLAGS + 4 * options.most_rows * self.n_vocab)
+        self._rows: Logits = np.frombuffer(self._shared, np.float32, offset=FLAGS).reshape(-1, self.n_vocab)
 
     def load(self, offload: Offload, progress: Callable[[float], bool] | None) -> None:
         """Load the model in the child; see `Host.open`."""

@@ -12,6 +12,8 @@ from typing import Any
 
 from spec_local.errors import BackendError
 
+REBUILD = "Run `python3 scripts/bootstrap.py --rebuild` in the checkout; it builds llama.cpp anew for this machine."
+"""What helps where the installed build is not the right one."""
 _LOG_LINES = 200
 _WARN, _ERROR, _CONTINUE = 3, 4, 5
 _callbacks: list[Any] = []  # ctypes callbacks must outlive every call into the library
@@ -77,10 +79,7 @@ def llama() -> ModuleType:
             "Run `python3 scripts/bootstrap.py` in the checkout; it builds it for this machine.",
         ) from error
     except (OSError, RuntimeError) as error:
-        raise BackendError(
-            f"llama.cpp's library does not load here: {error}.",
-            "Run `python3 scripts/bootstrap.py --rebuild`; the installed build is for another machine.",
-        ) from error
+        raise BackendError(f"llama.cpp's library does not load here: {error}.", REBUILD) from error
     _callbacks.append(module.llama_log_callback(_on_log))
     module.llama_log_set(_callbacks[-1], ctypes.c_void_p(0))
     module.llama_backend_init()

@@ -1,4 +1,4 @@
-"""A loaded GGUF file: weights, metadata and vocabulary."""
+"""A loaded GGUF file: weights and vocabulary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from spec_local.errors import BackendError, ModelError, UsageError
+from spec_local.errors import Aborted, BackendError, ModelError, UsageError
 from spec_local.llama.devices import pick_devices
 from spec_local.llama.library import first_error, forget_log, llama
 from spec_local.llama.vocabulary import Vocabulary
@@ -47,10 +47,11 @@ class Model:
         path: A GGUF file; of a split file, its first part.
         offload: Where the weights go.
         progress: Called with 0.0 … 1.0 while loading; return False to cancel.
-        vocabulary_only: Leave the weights where they are: only vocabulary, metadata and chat template are here then.
+        vocabulary_only: Leave the weights where they are: only vocabulary and chat template are here then.
 
     Raises:
-        ModelError: The file cannot be loaded, or loading was cancelled.
+        ModelError: The file cannot be loaded.
+        Aborted: `progress` said so.
         UsageError: `offload` names a device that is not there.
     """
 
@@ -86,7 +87,7 @@ class Model:
             raise raised[0]
         if not self._handle:
             if cancelled:
-                raise ModelError(f"Loading {path} was cancelled.")
+                raise Aborted(f"Loading {path} was cancelled.")
             said = first_error()
             whole = "split buffers" in said  # no matter of the file: these devices cannot share a matrix
             raise ModelError(
@@ -129,16 +130,6 @@ class Model:
         return self._handle
 
     @property
-    def n_ctx_train(self) -> int:
-        """Context length the model was trained for, in tokens."""
-        return int(self._lib.llama_model_n_ctx_train(self.handle))
-
-    @property
-    def n_layer(self) -> int:
-        """Transformer blocks."""
-        return int(self._lib.llama_model_n_layer(self.handle))
-
-    @property
     def n_swa(self) -> int:
         """Sliding attention window in tokens; 0 where every layer sees everything."""
         return int(self._lib.llama_model_n_swa(self.handle))
@@ -147,16 +138,6 @@ class Model:
     def recurrent(self) -> bool:
         """Whether some layers keep a running state instead of a trimmable cache."""
         return bool(self._lib.llama_model_is_recurrent(self.handle) or self._lib.llama_model_is_hybrid(self.handle))
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all tensors."""
-        return int(self._lib.llama_model_size(self.handle))
-
-    @property
-    def n_params(self) -> int:
-        """Parameters."""
-        return int(self._lib.llama_model_n_params(self.handle))
 
     @property
     def description(self) -> str:
@@ -169,16 +150,6 @@ class Model:
         """The Jinja source in the file, or None."""
         source = self._lib.llama_model_chat_template(self.handle, None)
         return source.decode("utf-8", "replace") if source else None
-
-    def metadata(self, key: str) -> str | None:
-        """One metadata value as text, or None where the file has no such key."""
-        size = 1024
-        while True:
-            buffer = ctypes.create_string_buffer(size)
-            length = self._lib.llama_model_meta_val_str(self.handle, key.encode(), buffer, size)
-            if length < size:
-                return None if length < 0 else buffer.value.decode("utf-8", "replace")
-            size = length + 1
 
     def close(self) -> None:
         """Free the weights; harmless when done twice."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from pathlib import Path
 from spec_local.errors import BackendError, SpecLocalError
 from spec_local.llama.context import Context, ContextOptions
 from spec_local.llama.model import Model, Offload
+from spec_local.llama.signals import signal_name
 from spec_local.paths import cache_folder
 
 TIMEOUT_S = 120
@@ -130,10 +130,7 @@ def _run_child(devices: Sequence[str], repack: bool) -> str:
         return ""
     said = child.stderr.decode("utf-8", "replace").strip().splitlines()
     if child.returncode < 0:
-        try:
-            name = signal.Signals(-child.returncode).name
-        except ValueError:
-            name = f"signal {-child.returncode}"
+        name = signal_name(child.returncode)
         return f"the first decode dies with {name}, most often an instruction this machine advertises but cannot run."
     return said[-1] if said else f"the first decode ended with status {child.returncode}."
 

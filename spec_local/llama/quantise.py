@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections import deque
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from spec_local.errors import BackendError, ModelError, UsageError
+from spec_local.llama.signals import signal_name
 
 TYPES = {
     "f32": 0,
@@ -106,10 +106,7 @@ def _run_child(arguments: list[str], source: Path, progress: Progress | None) ->
     if child.returncode == 0:
         return
     if child.returncode < 0:
-        try:
-            name = signal.Signals(-child.returncode).name
-        except ValueError:
-            name = f"signal {-child.returncode}"
+        name = signal_name(child.returncode)
         raise BackendError(f"llama.cpp died with {name} while quantising {source}.", _hint(source))
     said = next((line for line in reversed(last) if line), f"status {child.returncode}")
     raise ModelError(f"llama.cpp cannot quantise {source}: {said}.", _hint(source))

@@ -24,7 +24,6 @@ class Vocabulary:
         """Begin-of-text id, -1 where there is none."""
         self.eos: int = self._lib.llama_vocab_eos(handle)
         """End-of-text id, -1 where there is none; `end_ids` has all ids that end a generation."""
-        self.adds_bos: bool = self._lib.llama_vocab_get_add_bos(handle)
         self._adds_eos: bool = self._lib.llama_vocab_get_add_eos(handle)
         self._buffer = ctypes.create_string_buffer(256)
         self._pieces: dict[int, bytes] = {}

@@ -57,7 +57,7 @@ def served_devices(names: tuple[str, ...]) -> list[Device]:
     """
     here = list_devices()
     if not names:
-        gpus = [device for device in here if device.kind in ("gpu", "integrated gpu")]
+        gpus = [device for device in here if device.offloads]
         return gpus or [device for device in here if device.kind == "cpu"][:1]
     known = {device.name.lower(): device for device in here}
     for name in names:

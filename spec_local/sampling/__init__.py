@@ -10,7 +10,7 @@ and positions. Nothing in it is random or remembers anything between calls: equa
 
 from __future__ import annotations
 
-from spec_local.sampling.acceptance import RULES, AcceptanceRule, Block, Coupled, Rejection, TargetRow, Verdict
+from spec_local.sampling.acceptance import RULES, AcceptanceRule, Block, Coupled, Rejection, Ruling, TargetRow
 from spec_local.sampling.logprobs import TokenLogprob, token_logprob
 from spec_local.sampling.noise import Chance, Noise, Purpose
 from spec_local.sampling.params import BAN, Sampling
@@ -28,10 +28,10 @@ __all__ = [
     "Purpose",
     "Rejection",
     "Row",
+    "Ruling",
     "Sampling",
     "TargetRow",
     "TokenLogprob",
     "Transform",
-    "Verdict",
     "token_logprob",
 ]

@@ -24,15 +24,13 @@ TargetRow = Callable[[int], Row]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What one round emits."""
+class Ruling:
+    """What one round emits by a rule."""
 
     tokens: tuple[int, ...]
     """The accepted drafted tokens and, last, the one the target adds: at least one token."""
     accepted: int
     """Drafted tokens emitted: `len(tokens) - 1`."""
-    tested: int
-    """Drafted tokens the rule decided about. Coupled and rejection stop at the first failure; block tests all."""
 
 
 class AcceptanceRule(Protocol):
@@ -51,10 +49,6 @@ class AcceptanceRule(Protocol):
         """
 
     @property
-    def needs_draft_rows(self) -> bool:
-        """Whether `verify` needs q_1..q_γ of tokens that `draft_token` drew."""
-
-    @property
     def reproducible(self) -> bool:
         """Whether the text is a function of seed, prompt and target alone: the same with any draft or none."""
 
@@ -63,7 +57,7 @@ class AcceptanceRule(Protocol):
 
     def verify(
         self, tokens: Sequence[int], rows: Sequence[Row] | None, target_row: TargetRow, noise: Chance, position: int
-    ) -> Verdict:
+    ) -> Ruling:
         """Decide about one draft.
 
         Args:
@@ -120,14 +114,14 @@ def _draw(row: Row, purpose: Purpose, noise: Chance, position: int) -> int:
     return noise.choose(purpose, position, row.ids, row.probs)
 
 
-def _walk(tokens: Sequence[int], target_row: TargetRow, purpose: Purpose, noise: Chance, position: int) -> Verdict:
+def _walk(tokens: Sequence[int], target_row: TargetRow, purpose: Purpose, noise: Chance, position: int) -> Ruling:
     """Draw the target's own tokens y_1, y_2, ...; drafted tokens stand as long as they equal them."""
     for i, token in enumerate(tokens):
         drawn = _draw(target_row(i), purpose, noise, position + i)
         if drawn != token:
-            return Verdict((*tokens[:i], drawn), accepted=i, tested=i + 1)
+            return Ruling((*tokens[:i], drawn), accepted=i)
     count = len(tokens)
-    return Verdict((*tokens, _draw(target_row(count), purpose, noise, position + count)), count, count)
+    return Ruling((*tokens, _draw(target_row(count), purpose, noise, position + count)), count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +135,6 @@ class Coupled:
 
     name: str = "coupled"
     tolerates_truncation: bool = True
-    needs_draft_rows: bool = False
     reproducible: bool = True
 
     def draft_token(self, row: Row, noise: Chance, position: int) -> int:
@@ -150,7 +143,7 @@ class Coupled:
 
     def verify(
         self, tokens: Sequence[int], rows: Sequence[Row] | None, target_row: TargetRow, noise: Chance, position: int
-    ) -> Verdict:
+    ) -> Ruling:
         """Keep drafted tokens while they equal the target's own."""
         return _walk(tokens, target_row, Purpose.SHARED, noise, position)
 
@@ -165,7 +158,6 @@ class Rejection:
 
     name: str = "rejection"
     tolerates_truncation: bool = False
-    needs_draft_rows: bool = True
     reproducible: bool = False
 
     def draft_token(self, row: Row, noise: Chance, position: int) -> int:
@@ -174,7 +166,7 @@ class Rejection:
 
     def verify(
         self, tokens: Sequence[int], rows: Sequence[Row] | None, target_row: TargetRow, noise: Chance, position: int
-    ) -> Verdict:
+    ) -> Ruling:
         """Test the drafted tokens in turn, up to the first failure."""
         if rows is None or not tokens:
             return _walk(tokens, target_row, Purpose.RESIDUAL, noise, position)
@@ -184,9 +176,9 @@ class Rejection:
             chance = acceptance_probability(p.prob(token), q.prob(token))
             if not noise.happens(Purpose.ACCEPT, position + i, chance):
                 added = _draw_residual(p, q, 1, noise, position + i)
-                return Verdict((*tokens[:i], added), accepted=i, tested=i + 1)
+                return Ruling((*tokens[:i], added), accepted=i)
         count = len(tokens)
-        return Verdict((*tokens, _draw(target_row(count), Purpose.RESIDUAL, noise, position + count)), count, count)
+        return Ruling((*tokens, _draw(target_row(count), Purpose.RESIDUAL, noise, position + count)), count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +193,6 @@ class Block:
 
     name: str = "block"
     tolerates_truncation: bool = False
-    needs_draft_rows: bool = True
     reproducible: bool = False
 
     def draft_token(self, row: Row, noise: Chance, position: int) -> int:
@@ -210,7 +201,7 @@ class Block:
 
     def verify(
         self, tokens: Sequence[int], rows: Sequence[Row] | None, target_row: TargetRow, noise: Chance, position: int
-    ) -> Verdict:
+    ) -> Ruling:
         """Find the longest prefix whose test passes.
 
         The tests are independent, so they are made from the last to the first, and those below the largest passing
@@ -230,7 +221,7 @@ class Block:
                 break
 
         if len(weights) > count and noise.happens(Purpose.ACCEPT, position + count - 1, weights[count]):
-            return Verdict((*tokens, _draw(target_row(count), Purpose.RESIDUAL, noise, position + count)), count, count)
+            return Ruling((*tokens, _draw(target_row(count), Purpose.RESIDUAL, noise, position + count)), count)
         kept = min(len(targets), count) - 1
         while kept > 0:
             mass = residual(targets[kept], rows[kept], weights[kept])[1].sum()
@@ -238,7 +229,7 @@ class Block:
                 break
             kept -= 1
         added = _draw_residual(targets[kept], rows[kept], weights[kept], noise, position + kept)
-        return Verdict((*tokens[:kept], added), accepted=kept, tested=count)
+        return Ruling((*tokens[:kept], added), accepted=kept)
 
 
 def _check_draft(tokens: Sequence[int], rows: Sequence[Row], noise: Chance, position: int) -> None:

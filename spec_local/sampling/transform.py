@@ -96,6 +96,14 @@ class Transform:
         """How many last tokens of the history matter: 0 none, n the last n, -1 all."""
         return self._history_length
 
+    def history(self, tokens: Sequence[int], drafted: Sequence[int] = ()) -> list[int]:
+        """The last `history_length` of `tokens` followed by `drafted`: all that `row` needs of them."""
+        window = self._history_length
+        if window < 0:
+            return [*tokens, *drafted]
+        kept = max(0, window - len(drafted))
+        return [*(tokens[-kept:] if kept else ()), *(drafted[-window:] if window else ())]
+
     def row(
         self,
         logits: Logits,

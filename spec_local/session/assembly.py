@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from spec_local.drafting.draft import MODEL_SOURCE, TEXT_SOURCE
 from spec_local.drafting.drafter import Drafter
 from spec_local.drafting.model import ModelDrafter
 from spec_local.drafting.text import TextDrafter
@@ -45,9 +46,9 @@ def make_drafters(loaded: Loaded, notices: list[str]) -> tuple[dict[str, Drafter
         loaded.drop_draft(loaded.draft.memory.reason)
     drafters: dict[str, Drafter] = {}
     if loaded.draft is not None:
-        drafters["model"] = ModelDrafter(loaded.draft, loaded.draft.options.max_rows)
+        drafters[MODEL_SOURCE] = ModelDrafter(loaded.draft, loaded.draft.options.max_rows)
     if options.draft in ("auto", "text") or options.draft_length == "auto":
-        drafters["text"] = TextDrafter()  # free until it is used, and the controller uses it only where it pays
+        drafters[TEXT_SOURCE] = TextDrafter()  # free until it is used, and the controller uses it only where it pays
     return drafters, "" if drafters else loaded.draft_off or "there is no draft"
 
 
@@ -56,11 +57,9 @@ def make_controller(loaded: Loaded, sources: Sequence[str], progress: LoadProgre
     options = loaded.options
     if options.draft_length != "auto" or not sources:
         return FixedController(list(sources), options.longest_draft if sources else 0)
-    costs = cost_profile(loaded, options, progress).with_memory(loaded.target.memory)
+    costs = cost_profile(loaded, progress).with_memory(loaded.target.memory)
     fill_passes(loaded.target, costs)
-    # The padded passes of several sequences are not one pass, which is what the costs are learned from.
-    apart = bool(options.pad_width) and options.parallel > 1
-    return AdaptiveController(costs, longest=options.longest_draft, frozen=apart)
+    return AdaptiveController(costs, longest=options.longest_draft, apart=bool(options.pad_width))
 
 
 def fill_passes(target: Context, costs: CostProfile) -> None:

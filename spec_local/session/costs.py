@@ -8,7 +8,6 @@ from collections.abc import Callable
 from spec_local.language_model import Chunk
 from spec_local.llama.context import Context
 from spec_local.session.loading import Loaded, LoadProgress, keep_on
-from spec_local.session.options import EngineOptions
 from spec_local.session.saved import identity, read_saved, saved_path, write_saved
 from spec_local.speculation.cost import CostProfile, Curve
 
@@ -20,13 +19,13 @@ TARGET_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 DRAFT_ROWS = (1, 2, 3, 4, 8, 16, 64)
 
 
-def cost_profile(loaded: Loaded, options: EngineOptions, progress: LoadProgress | None = None) -> CostProfile:
+def cost_profile(loaded: Loaded, progress: LoadProgress | None = None) -> CostProfile:
     """The saved profile of these models on this machine, or a fresh measurement (some seconds), which is saved.
 
     Raises:
         Aborted: `progress` said so.
     """
-    key = identity(loaded, options)
+    options, key = loaded.options, identity(loaded)
     path = saved_path("costs", key)
     if (saved := read_saved(path, key)) is not None:
         try:

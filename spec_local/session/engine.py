@@ -102,6 +102,7 @@ class Engine:
             "target_description": loaded.target.model.description,
             "draft": loaded.draft_name,
             "draft_path": None if draft is None else str(draft.model.path),
+            "drafters": list(drafters),
             "n_ctx": self.n_ctx,
             "pad_width": options.pad_width,
             "caches": {
@@ -113,7 +114,7 @@ class Engine:
         self._speculator = Speculator(
             self._target, drafters, make_controller(loaded, list(drafters), progress), max_rows=options.max_rows
         )
-        self.numerics = numerics(loaded, options, options.longest_draft if drafters else 0, progress)
+        self.numerics = numerics(loaded, options.longest_draft if drafters else 0, progress)
         """How far the numbers of wide passes are from those of one-row passes here."""
 
     # -- requests --------------------------------------------------------------------------------------------------

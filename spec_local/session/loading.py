@@ -94,13 +94,13 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
 
     Raises:
         ModelError: A name or file cannot be used; `PairError` where the draft does not fit the target.
+        Aborted: `progress` said so.
         BackendError: llama.cpp cannot run here, or memory does not suffice for the target; as a `WorkerError`, a
             worker cannot be used.
     """
     started = time.perf_counter()
     with ExitStack() as undo:
-        draft_name = options.draft if options.longest_draft > 0 else "none"
-        target_file, draft_file, notices = _resolve(options, draft_name)
+        target_file, draft_file, notices = _resolve(options)
         target_header = manifest.read_header(target_file.path)
         off = notices[-1].removeprefix(_WITHOUT) if draft_file is None and notices else ""
         draft_header: Header | None = None
@@ -160,10 +160,10 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
     )
 
 
-def _resolve(options: EngineOptions, draft: str) -> tuple[ResolvedModel, ResolvedModel | None, list[str]]:
+def _resolve(options: EngineOptions) -> tuple[ResolvedModel, ResolvedModel | None, list[str]]:
     """Target, draft and sentences about their choice; without the draft that was asked for where that is allowed."""
     try:
-        return manifest.resolve_pair(options.target, draft, options.pair)
+        return manifest.resolve_pair(options.target, options.wanted_draft, options.pair)
     except ModelError as error:
         if not options.allow_plain:
             raise
@@ -303,16 +303,12 @@ def _target_context(o: EngineOptions, header: Header) -> ContextOptions:
     )
 
 
-READ_ALONG = 8
-"""Rows of logits a draft context can give in one pass: its own and those of text drafts it reads along."""
-
-
 def _draft_context(o: EngineOptions) -> ContextOptions:
     return ContextOptions(
         n_ctx=o.draft_n_ctx or o.tokens,
         n_seq=o.parallel,
         n_batch=o.batch_size,
-        max_rows=max(o.parallel, READ_ALONG),
+        max_rows=o.draft_rows,
         threads=o.threads,
         flash_attention=o.flash_attn,
         cache_type_k=o.draft_cache_type_k,

@@ -6,14 +6,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from spec_local.llama.checkpoints import SAVED_STATES
-from spec_local.llama.devices import Device, offload_devices
+from spec_local.llama.devices import is_cpu_alone, offload_devices
 from spec_local.llama.rpc import Worker, ask_workers
 from spec_local.models_manifest import (
     Header,
@@ -26,6 +24,7 @@ from spec_local.models_manifest import (
     vocabulary_bytes,
 )
 from spec_local.session.options import CacheType, EngineOptions
+from spec_local.session.room import Room, free_room
 
 MOST_CONTEXT = 32768
 """Tokens `auto` stops at: few conversations need more, and every token of it is reserved."""
@@ -81,28 +80,10 @@ class ModelMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """Free bytes."""
-
-    host: int
-    """RAM that can be had without swapping; less where a container is limited."""
-    swap: int = 0
-    address_space: int | None = None
-    """What the process may still map (`ulimit -v`); None where that is unlimited."""
-    devices: int = 0
-    """On the offload devices in use, together."""
-    shared: bool = False
-    """The devices that are here use the same memory as the processor."""
-    remote: int = 0
-    """Part of `devices` that lies on other machines."""
-
-
-@dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """The sizes chosen, what they take, and what there is."""
 
     n_ctx: int
-    draft_n_ctx: int
     gpu_layers: int
     """Layers of the target on devices; -1 for all."""
     draft_gpu_layers: int
@@ -251,18 +232,6 @@ def suggestions(options: EngineOptions, target: Header, draft: Header | None, ro
     return f"It would fit with {', or with '.join(found)}." if found else ""
 
 
-def free_room(devices: Iterable[Device] = ()) -> Room:
-    """The memory that is free now on the host and on `devices`."""
-    import psutil
-
-    host = min([int(psutil.virtual_memory().available), *_container_room()])
-    used = [device for device in devices if device.total_bytes]
-    remote = sum(device.free_bytes for device in used if device.kind == "worker")
-    shared = any(device.kind == "integrated gpu" or device.name.startswith(("Metal", "MTL")) for device in used)
-    free = sum(device.free_bytes for device in used)
-    return Room(host, int(psutil.swap_memory().free), _address_space(), free, shared, remote)
-
-
 def snapshots(header: Header, o: EngineOptions) -> int:
     """Older states that a target with a running state should keep of its last pass: as many as may be rejected."""
     state = recurrent_bytes(header)
@@ -275,12 +244,11 @@ def _estimate(
     options: EngineOptions, target: Header, draft: Header | None, room: Room, layers: dict[str, int]
 ) -> MemoryPlan:
     o, n_ctx = options, options.tokens
-    draft_n_ctx = o.draft_n_ctx or n_ctx
     models = [_of("target", target, o, n_ctx, (o.cache_type_k, o.cache_type_v), layers["gpu_layers"], o.max_rows)]
     if draft is not None:
         types = o.draft_cache_type_k, o.draft_cache_type_v
-        models.append(_of("draft", draft, o, draft_n_ctx, types, layers["draft_gpu_layers"], o.parallel))
-    return MemoryPlan(n_ctx, draft_n_ctx, layers["gpu_layers"], layers["draft_gpu_layers"], tuple(models), room)
+        models.append(_of("draft", draft, o, o.draft_n_ctx or n_ctx, types, layers["draft_gpu_layers"], o.draft_rows))
+    return MemoryPlan(n_ctx, layers["gpu_layers"], layers["draft_gpu_layers"], tuple(models), room)
 
 
 def _of(
@@ -317,7 +285,7 @@ def _of(
 
 def _whole(layers: str | int, names: tuple[str, ...], room: Room) -> int:
     """A number of layers, where it is decided without looking at memory; 0 where there are no devices."""
-    if not room.devices or [name.lower() for name in names] in (["none"], ["cpu"]):
+    if not room.devices or is_cpu_alone(names):
         return 0
     return -1 if layers in ("all", "auto") else int(layers)
 
@@ -333,33 +301,6 @@ def _largest(most: int, fits: Callable[[int], bool]) -> int:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)
     return low
-
-
-def _container_room(root: Path = Path("/sys/fs/cgroup")) -> list[int]:
-    """What a container's limit leaves, cached file pages counted as free; empty where there is no limit."""
-    for limit, used, details in (
-        ("memory.max", "memory.current", "memory.stat"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
-    ):
-        with suppress(OSError, ValueError):
-            allowed, taken = (int((root / name).read_text(encoding="ascii")) for name in (limit, used))
-            lines = (line.split() for line in (root / details).read_text(encoding="ascii").splitlines())
-            cached = sum(int(line[1]) for line in lines if line[0] in ("inactive_file", "active_file"))
-            if allowed < 1 << 60:
-                return [max(0, allowed - taken + cached)]
-    return []
-
-
-def _address_space() -> int | None:
-    """What `ulimit -v` leaves of this process's address space; None where it is unlimited."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    import psutil
-
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return None if limit == resource.RLIM_INFINITY else max(0, limit - int(psutil.Process().memory_info().vms))
 
 
 def with_sizes(options: EngineOptions, found: MemoryPlan) -> EngineOptions:

@@ -58,24 +58,21 @@ class Numerics:
         )
 
 
-def numerics(
-    loaded: Loaded, options: EngineOptions, longest_draft: int, progress: LoadProgress | None = None
-) -> Numerics:
+def numerics(loaded: Loaded, longest_draft: int, progress: LoadProgress | None = None) -> Numerics:
     """The saved finding for these models on this machine, or a fresh probe, which is saved.
 
     Args:
         loaded: The models.
-        options: How they were loaded.
         longest_draft: Most tokens in one draft; 0 where there is no drafter.
         progress: Told how far a probe is.
 
     Raises:
         Aborted: `progress` said so.
     """
-    widths = widths_in_use(longest_draft, options)
+    widths = widths_in_use(longest_draft, loaded.options)
     if not widths:
         return Numerics("bitwise", 0.0, 0, 0, ())
-    key = {**identity(loaded, options), "widths": " ".join(map(str, widths))}
+    key = {**identity(loaded), "widths": " ".join(map(str, widths))}
     path = saved_path("numerics", key)
     saved = read_saved(path, key)
     if saved is not None:

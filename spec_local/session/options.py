@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from spec_local.errors import UsageError
 
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
+READ_ALONG = 8
+"""Rows of logits a draft context can give in one pass: its own and those of text drafts it reads along."""
 
 
 class EngineOptions(BaseModel):
@@ -91,6 +93,16 @@ class EngineOptions(BaseModel):
     def max_rows(self) -> int:
         """Most rows of one target pass."""
         return max(self.parallel * (self.longest_draft + 1), self.pad_width)
+
+    @property
+    def draft_rows(self) -> int:
+        """Most rows of logits of one pass of the draft."""
+        return max(self.parallel, READ_ALONG)
+
+    @property
+    def wanted_draft(self) -> str:
+        """`draft`; none where no draft may have a token."""
+        return self.draft if self.longest_draft > 0 else "none"
 
 
 def engine_options(**values: object) -> EngineOptions:

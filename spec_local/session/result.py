@@ -122,7 +122,7 @@ class Result:
         if s.tokens_per_pass is not None:
             parts[-1] += f" ({s.tokens_per_pass:.2f} per pass)"
         if s.acceptance_rate is not None:
-            parts.append(f"{s.acceptance_rate:.0%} of {s.tested} drafted tokens accepted")
+            parts.append(f"{s.acceptance_rate:.0%} of {s.tested} tested tokens accepted")
         if s.tokens_per_s is not None:
             parts.append(f"{s.tokens_per_s:.1f} tokens/s")
         if s.speedup_estimate is not None and s.tested:

@@ -15,12 +15,11 @@ from spec_local.llama.library import build_info
 from spec_local.llama.rpc import Worker
 from spec_local.paths import cache_folder
 from spec_local.session.loading import Loaded
-from spec_local.session.options import EngineOptions
 
 Identity = dict[str, str]
 
 
-def identity(loaded: Loaded, options: EngineOptions) -> Identity:
+def identity(loaded: Loaded) -> Identity:
     """What a measurement depends on; another value of any of these asks for a new one."""
     files = {"target": loaded.target, "draft": loaded.draft}
     found = {
@@ -28,7 +27,7 @@ def identity(loaded: Loaded, options: EngineOptions) -> Identity:
         for role, context in files.items()
         if context is not None
     }
-    shape = options.model_dump(mode="json", include=_SHAPE)
+    shape = loaded.options.model_dump(mode="json", include=_SHAPE)
     found.update({name: str(value) for name, value in shape.items()})
     if loaded.workers:
         found["workers"] = "; ".join(map(_worker, loaded.workers))

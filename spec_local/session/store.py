@@ -181,11 +181,6 @@ class Store:
             db.execute("DELETE FROM messages WHERE id = ?", (identity,))
             db.execute("UPDATE conversations SET head = ? WHERE id = ? AND head IS NULL", (row[1], row[0]))
 
-    def set_result(self, identity: int, result: dict[str, Any]) -> None:
-        """Replace the stored figures of an answer."""
-        with self._write() as db:
-            db.execute("UPDATE messages SET result = ? WHERE id = ?", (_result_json(result), identity))
-
     def rounds(self, message: int) -> list[Round]:
         """The records behind an answer's figures."""
         row = self._one("SELECT rounds FROM messages WHERE id = ?", message)

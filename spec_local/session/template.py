@@ -77,12 +77,11 @@ class ChatTemplate:
         except (RecursionError, MemoryError, ValueError, OverflowError) as error:  # nested too deeply, numbers too long
             raise TemplateError(f"The chat template of {origin} cannot be compiled: {error}.", _ANOTHER) from error
 
-    def render(self, messages: Sequence[Message], *, continue_last: bool = False) -> tuple[str, str]:
+    def render(self, messages: Sequence[Message]) -> tuple[str, str]:
         """The prompt text, up to where the assistant speaks.
 
         Args:
             messages: The conversation. A template that refuses a system message gets it in front of the first user's.
-            continue_last: Leave the last (assistant) message open instead of starting a new one.
 
         Returns:
             The text, and a notice for the person (empty where all is well).
@@ -92,19 +91,19 @@ class ChatTemplate:
         """
         notice = ""
         try:
-            text = self._render(messages, continue_last)
+            text = self._render(messages)
         except _Refused as refusal:
             merged = merge_system(messages)
             if merged == list(messages):
                 raise self._error(refusal) from refusal
             try:
-                text = self._render(merged, continue_last)
+                text = self._render(merged)
             except _Refused as second:
                 raise self._error(second) from second
             notice = "This model takes no system message; it was put in front of the first user message."
         return text, notice
 
-    def _render(self, messages: Sequence[Message], continue_last: bool) -> str:
+    def _render(self, messages: Sequence[Message]) -> str:
         from jinja2 import TemplateError as JinjaError
 
         from spec_local.session.sandbox import render_bounded
@@ -112,11 +111,11 @@ class ChatTemplate:
         try:
             names = {
                 "messages": [dict(message) for message in messages],
-                "add_generation_prompt": not continue_last,
+                "add_generation_prompt": True,
                 "tools": None,
                 **self._names,
             }
-            text = render_bounded(self._template, names)
+            return render_bounded(self._template, names)
         except _Refused:
             raise
         except (
@@ -132,11 +131,6 @@ class ChatTemplate:
             raise TemplateError(
                 f"The chat template of {self._origin} fails: {str(error) or type(error).__name__}.", _ANOTHER
             ) from error
-        if continue_last and messages:
-            content = messages[-1]["content"].rstrip()
-            at = text.rfind(content)
-            text = text[: at + len(content)] if at >= 0 else text
-        return text
 
     def _error(self, refusal: _Refused) -> TemplateError:
         return TemplateError(

@@ -15,9 +15,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise, zip_longest
+from itertools import zip_longest
 
-from spec_local.drafting.draft import NO_SOURCE, Draft
+from spec_local.drafting.draft import MODEL_SOURCE, NO_SOURCE, TEXT_SOURCE, Draft
+from spec_local.speculation import prices
 from spec_local.speculation.acceptance_model import (
     MODEL_DRAWN,
     MODEL_EDGES,
@@ -74,12 +75,14 @@ class AdaptiveController:
         costs: Seconds per pass and draft step on this machine; follows what rounds take.
         longest: Most tokens in one draft.
         frozen: Believe `costs` as they are, so that no decision depends on the clock.
+        apart: Every sequence has a target pass of its own (padded passes), not one for all.
     """
 
-    def __init__(self, costs: CostProfile, longest: int = 16, frozen: bool = False) -> None:
+    def __init__(self, costs: CostProfile, longest: int = 16, frozen: bool = False, apart: bool = False) -> None:
         self.costs = costs
         self.longest = longest
         self.frozen = frozen
+        self.apart = apart
         self.model = Bins(MODEL_EDGES, MODEL_PRIOR, MODEL_WEIGHT)
         self.text = Bins(TEXT_EDGES, TEXT_PRIOR, TEXT_WEIGHT)
         self.credit = CREDIT_START
@@ -108,12 +111,13 @@ class AdaptiveController:
         """The draft model where it would draft had it read the prompt, and reading is little beside the target's; else
         the source of the plan that this seat would get alone."""
         source = self._alone(seat).source
-        model, draft, target = seat.offers.get("model"), self.costs.draft, self.costs.target
-        if source == "model" or model is None or draft is None:
+        model, draft, target = seat.offers.get(MODEL_SOURCE), self.costs.draft, self.costs.target
+        if source == MODEL_SOURCE or model is None or draft is None:
             return source
         if model.lag * draft.per_row(seat.context) > OPEN_SHARE * read * target.per_row(seat.context):
             return source
-        return self._alone(replace(seat, offers={"model": replace(model, lag=1)})).source
+        wanted = self._alone(replace(seat, offers={MODEL_SOURCE: replace(model, lag=1)})).source == MODEL_SOURCE
+        return MODEL_SOURCE if wanted else source
 
     def _alone(self, seat: Seat) -> Plan:
         return self._plan(replace(seat, pace=replace(seat.pace)), 0, 1)  # with a pace to be thrown away
@@ -123,8 +127,8 @@ class AdaptiveController:
         rows = len(seats)
         plans = []
         for seat in seats:
-            plan = self._plan(seat, rows - 1, len(seats))
-            rows += plan.limit if plan.source == "text" else 0
+            plan = self._plan(seat, 0 if self.apart else rows - 1, len(seats))
+            rows += plan.limit if plan.source == TEXT_SOURCE else 0
             plans.append(plan)
         return plans
 
@@ -150,9 +154,9 @@ class AdaptiveController:
     def shorten(self, plan: Plan, draft: Draft) -> int:
         """The length with the largest expected gain; a text draft was already cut to it by the plan."""
         limit = min(plan.limit, len(draft))
-        if draft.source != "model" or plan.trial:
+        if draft.source != MODEL_SOURCE or plan.trial:
             return limit
-        return self._best_length(plan, self._model_rates(draft.confidence[:limit], plan.seat.pace))[0]
+        return prices.best_length(plan, self._model_rates(draft.confidence[:limit], plan.seat.pace))[0]
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
         """Learn costs, acceptance and speed from one round."""
@@ -170,12 +174,12 @@ class AdaptiveController:
 
     def _plan(self, seat: Seat, other_rows: int, sequences: int) -> Plan:
         self._started(seat.pace)
-        plain_s = self.costs.target.seconds(other_rows + 1, seat.context)
+        plain_s = self._passes(sequences) * self.costs.target.seconds(other_rows + 1, seat.context)
         plan = Plan(NO_SOURCE, 0, "plain decoding: nothing to draft from", seat, plain_s, other_rows, sequences)
         # ρ is the speed of all sequences together, and never below that of plain decoding.
         plan.speed = sequences * max(seat.pace.tokens / seat.pace.seconds, 1 / plain_s)
-        plan.rows = self._row_costs(plan)
-        text, model = seat.offers.get("text"), seat.offers.get("model")
+        plan.rows = prices.rows(self.costs, plan, self.longest)
+        text, model = seat.offers.get(TEXT_SOURCE), seat.offers.get(MODEL_SOURCE)
         gain = 0.0
         if text is not None and text.draft is not None:
             gain = self._consider_text(plan, text, text.draft)
@@ -183,35 +187,39 @@ class AdaptiveController:
             self._consider_model(plan, model, gain)
         return plan
 
+    def _passes(self, sequences: int) -> int:
+        """Target passes of a round."""
+        return sequences if self.apart else 1
+
     def _consider_text(self, plan: Plan, offer: Offer, draft: Draft) -> float:
         """Plan the text draft if it pays; returns its gain in tokens, 0.0 where it does not."""
         pace = plan.seat.pace
         rates = self._text_rates(draft.confidence[: min(offer.tokens, self.longest)], pace)
-        length, gain = self._best_length(plan, rates)
-        gain -= _penalty(pace.balance.get("text", 0.0))
+        length, gain = prices.best_length(plan, rates)
+        gain -= _penalty(pace.balance.get(TEXT_SOURCE, 0.0))
         if pace.promise:  # what the text brings, the draft model must read later
-            gain -= READ_SHARE * self._reading(plan) * length
+            gain -= READ_SHARE * prices.reading(self.costs, plan) * length
         if gain <= 0:
             plan.reason = f"text draft off: {rates[0]:.2f} acceptance expected does not pay for its rows"
             return 0.0
-        plan.source, plan.limit = "text", length
+        plan.source, plan.limit = TEXT_SOURCE, length
         plan.reason = f"text draft on: this stood here before, {rates[0]:.2f} acceptance expected"
         return gain
 
     def _consider_model(self, plan: Plan, offer: Offer, other_gain: float) -> None:
         """Plan the model draft if its gain exceeds `other_gain`, or if it is time to try it again."""
         pace = plan.seat.pace
-        table, step = self._table(plan), self._step(plan, 1)
-        catch_up = self._step(plan, offer.lag) - step
+        table, step = self._table(plan), prices.step(self.costs, plan, 1)
+        catch_up = prices.step(self.costs, plan, offer.lag) - step
         gain = pace.trust * table.value - (1 - pace.trust) * 2 * step + self._gain_of_reading(plan, offer, step)
-        gain -= _penalty(pace.balance.get("model", 0.0))
+        gain -= _penalty(pace.balance.get(MODEL_SOURCE, 0.0))
         # Every token is read once, whenever the model is used next, or never: catching up is no cost of this draft but
         # of having the model at hand, and is paid if that promises more over the next rounds.
         promise = max(0.0, gain - other_gain)
         if pace.promise is None:
             pace.promise = promise
         pace.promise += PROMISE_WEIGHT * (promise - pace.promise)
-        reading = self._reading(plan) * pace.tokens / pace.rounds
+        reading = prices.reading(self.costs, plan) * pace.tokens / pace.rounds
         worth_it = self._horizon(plan, PROMISE_ROUNDS) * (pace.promise - reading) > catch_up
         affordable = not pace.played or catch_up <= self.credit  # in prefill it is no part of decoding
         reason = ""
@@ -220,7 +228,7 @@ class AdaptiveController:
                 reason = f"model draft off: it has {offer.lag} tokens to read first"
             gain -= catch_up
         if gain > other_gain:
-            plan.source, plan.limit = "model", min(offer.tokens, self.longest)
+            plan.source, plan.limit = MODEL_SOURCE, min(offer.tokens, self.longest)
             plan.bet = pace.played > 0 and catch_up > BET
             plan.reason = f"model draft on: {self._expected(pace):.2f} acceptance expected"
         elif plan.source == NO_SOURCE:
@@ -237,7 +245,7 @@ class AdaptiveController:
         hope = solve(self.model.rates, HOPE, step, plan.rows).value
         if HOPE_CHANCE * self._horizon(plan, HOPE_ROUNDS) * hope > cost and self.credit > cost:
             pace.trial_after = pace.trial_gap
-            plan.source, plan.limit, plan.trial = "model", min(offer.tokens, PROBE_TOKENS), True
+            plan.source, plan.limit, plan.trial = MODEL_SOURCE, min(offer.tokens, PROBE_TOKENS), True
             plan.reason = f"model draft tried again after {pace.idle} tokens"
 
     @staticmethod
@@ -248,7 +256,7 @@ class AdaptiveController:
 
     def _gain_of_reading(self, plan: Plan, offer: Offer, step: float) -> float:
         """Tokens that the text draft is worth to the model as something to read along."""
-        text = plan.seat.offers.get("text")
+        text = plan.seat.offers.get(TEXT_SOURCE)
         if text is None or text.draft is None:
             return 0.0
         pace = plan.seat.pace
@@ -256,7 +264,7 @@ class AdaptiveController:
         if not length:
             return 0.0
         rates = self._text_rates(text.draft.confidence[:length], pace)
-        first = self._step(plan, offer.lag + length) - self._step(plan, offer.lag)
+        first = prices.step(self.costs, plan, offer.lag + length) - prices.step(self.costs, plan, offer.lag)
         return gain_of_reading(rates, min(self._expected(pace), 0.995), first, step, plan.rows)
 
     def _why_off(self, plan: Plan) -> str:
@@ -290,17 +298,6 @@ class AdaptiveController:
         rates = [shifted(rate, pace.level) for rate in self.text.rates]
         return [rates[find(c)] for c in confidence]
 
-    def _step(self, plan: Plan, rows: int) -> float:
-        """Tokens that a draft pass over `rows` rows of this sequence costs, its share of a pass for all of them."""
-        assert self.costs.draft is not None
-        seconds = self.costs.draft.seconds(rows + plan.sequences - 1, plan.seat.context)
-        return plan.speed * seconds / plan.sequences
-
-    def _reading(self, plan: Plan) -> float:
-        """Tokens that it costs the draft model to read one token more in a pass."""
-        assert self.costs.draft is not None
-        return plan.speed / plan.sequences * self.costs.draft.per_row(plan.seat.context)
-
     def _table(self, plan: Plan) -> StoppingTable:
         """The stopping table of this sequence, solved anew when it no longer fits."""
         pace = plan.seat.pace
@@ -310,38 +307,19 @@ class AdaptiveController:
             return known[0]
         total = sum(pace.drawn)
         weights = [d / total for d in pace.drawn]
-        table = solve(self.model.rates, weights, self._step(plan, 1), plan.rows)
+        table = solve(self.model.rates, weights, prices.step(self.costs, plan, 1), plan.rows)
         if len(pace.tables) >= 16:
             pace.tables.clear()
         pace.tables[key] = (table, self._rounds)
         return table
-
-    def _row_costs(self, plan: Plan) -> list[float]:
-        """Entry k: tokens that submitting k + 1 drafted tokens instead of k costs."""
-        speed, first = plan.speed, plan.other_rows + 1
-        passes = self.costs.target.table(plan.seat.context)[first : first + self.longest + 1]
-        if len(passes) <= self.longest:  # so many sequences that the table ends
-            seconds, context = self.costs.target.seconds, plan.seat.context
-            passes = [seconds(first + k, context) for k in range(self.longest + 1)]
-        passes[1:] = [after + self.costs.rollback_s for after in passes[1:]]
-        return [speed * (after - before) for before, after in pairwise(passes)]
-
-    def _best_length(self, plan: Plan, rates: Sequence[float]) -> tuple[int, float]:
-        """Length in 0..len(rates) with the largest expected gain, and that gain in tokens."""
-        best, length, net, reach = 0.0, 0, 0.0, 1.0
-        for n, (rate, row) in enumerate(zip(rates, plan.rows, strict=False), 1):
-            reach *= rate
-            net += reach - row
-            if net > best:
-                best, length = net, n
-        return length, best
 
     # -- learning --------------------------------------------------------------------------------------------------
 
     def _learn_costs(self, outcomes: Sequence[Outcome]) -> None:
         context = max(o.plan.seat.context for o in outcomes)
         first = outcomes[0].round
-        self.costs.target.update(sum(o.round.width for o in outcomes), first.verify_s, context)
+        passes = self._passes(len(outcomes))
+        self.costs.target.update(sum(o.round.width for o in outcomes) // passes, first.verify_s / passes, context)
         expected_s = self._drafting_s(outcomes)
         if self.costs.draft is not None and expected_s > 0:
             self.costs.draft.scale_by(first.draft_s / expected_s, context)
@@ -358,7 +336,8 @@ class AdaptiveController:
         r, plan = outcome.round, outcome.plan
         pace = plan.seat.pace
         assert plan.plain_s is not None
-        seconds = self.costs.target.seconds(plan.other_rows + r.width, plan.seat.context) + self._drafting_s([outcome])
+        verify_s = self.costs.target.seconds(plan.other_rows + r.width, plan.seat.context)
+        seconds = self._passes(plan.sequences) * verify_s + self._drafting_s([outcome])
         if not self.frozen:  # what it really took, unless the machine stalled
             seconds = min(max(r.seconds, seconds / STALL), seconds * STALL)
         pace.played += 1
@@ -376,7 +355,7 @@ class AdaptiveController:
 
     def _learn_text(self, outcome: Outcome) -> None:
         """Compare what the text drafter offered with the text, submitted or not: it costs nothing."""
-        offer = outcome.plan.seat.offers.get("text")
+        offer = outcome.plan.seat.offers.get(TEXT_SOURCE)
         if offer is None or offer.draft is None:
             return
         pace = outcome.plan.seat.pace
@@ -393,7 +372,7 @@ class AdaptiveController:
 
     def _learn_model(self, outcome: Outcome) -> None:
         r, pace = outcome.round, outcome.plan.seat.pace
-        used = r.source == "model"
+        used = r.source == MODEL_SOURCE
         if not used:
             pace.idle += r.emitted
             return

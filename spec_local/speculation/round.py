@@ -10,9 +10,9 @@ class Round:
     """Draft, one target pass, acceptance: 0 ≤ accepted ≤ tested ≤ drafted and accepted ≤ emitted ≤ accepted + 1."""
 
     source: str
-    """"text" or "model": who drafted, even where none of it was submitted; "none": nobody, plain decoding."""
+    """"text", "model" or "grammar": who drafted, even where none of it was submitted; "none": plain decoding."""
     width: int
-    """Rows of this sequence in the target pass: 1 + submitted tokens (more where passes are padded)."""
+    """Rows of this sequence in the target pass: 1 + submitted tokens (more where accepted tokens are read again)."""
     drafted: int
     """Tokens the drafter made."""
     tested: int

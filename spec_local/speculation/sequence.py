@@ -21,7 +21,10 @@ Limit = Literal["max_tokens", "context"]
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """Prompt and emitted tokens of one stream. Between rounds the target's cache holds exactly `tokens[:-1]`."""
+    """Prompt and emitted tokens of one stream.
+
+    Between rounds the target's cache holds exactly `tokens[:-1]`, or a prefix of it where it came back to a mark.
+    """
 
     slot: int
     """Its cache slot in every model."""

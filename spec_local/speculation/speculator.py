@@ -13,9 +13,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence as Many
 
-from spec_local.drafting.draft import GRAMMAR_SOURCE, NO_SOURCE, Draft, no_draft
+from spec_local.drafting.draft import GRAMMAR_SOURCE, NO_SOURCE, TEXT_SOURCE, Draft, no_draft
 from spec_local.drafting.drafter import Drafter, DraftRequest
-from spec_local.drafting.model import ModelDrafter, recent
+from spec_local.drafting.model import ModelDrafter
 from spec_local.drafting.text import TextDrafter
 from spec_local.drafting.token_cache import Progress, TokenCache, common_prefix, worth_sharing
 from spec_local.errors import BackendError, CacheError, SpecLocalError
@@ -26,8 +26,8 @@ from spec_local.speculation.controller import Controller, Offer, Outcome, Plan, 
 from spec_local.speculation.round import Round
 from spec_local.speculation.sequence import Sequence
 
-_READ_ALONG = 8
-"""Accepted tokens at most that a round reads again along with its own; more are read first."""
+_MOST_READ_AGAIN = 8
+"""Accepted tokens at most that the target reads again with a round's own; more are read first."""
 Guess = Callable[[Many[int], int], Many[int]]
 """See `DraftRequest.guess`."""
 
@@ -194,7 +194,7 @@ class Speculator:
     def _lag(self, s: Sequence, share: int) -> int:
         """Tokens that the coming pass must read before it can draft: the last one alone, in most rounds.
 
-        Where the target's memory could only be cut to a mark, those accepted behind it are read along: a pass of their
+        Where the target's memory could only be cut to a mark, those accepted behind it are read again: a pass of their
         own would cost as much as the round. Where many are missing, they are read first.
         """
         held = len(self._cache.tokens(s.slot))
@@ -202,7 +202,7 @@ class Speculator:
         if self._cache.holds(s.slot, held):
             if lag == 1:
                 return 1
-            if 1 < lag <= min(_READ_ALONG, share) and self._cache.shared(s.slot, s.tokens) == held:
+            if 1 < lag <= min(_MOST_READ_AGAIN, share) and self._cache.shared(s.slot, s.tokens) == held:
                 return lag
         self._fill(s)
         return 1
@@ -276,8 +276,8 @@ class Speculator:
 
     def _guess(self, plan: Plan, s: Sequence) -> Guess | None:
         """What the text drafter expects behind a draft, for the draft model to read along; None where it is silent."""
-        text = self.drafters.get("text")
-        if not isinstance(text, TextDrafter) or "text" not in plan.seat.offers:
+        text = self.drafters.get(TEXT_SOURCE)
+        if not isinstance(text, TextDrafter) or TEXT_SOURCE not in plan.seat.offers:
             return None
 
         def guess(drafted: Many[int], rows: int) -> Many[int]:
@@ -289,26 +289,25 @@ class Speculator:
     def _accept(self, s: Sequence, draft: Draft, logits: Logits) -> tuple[int, int, int]:
         """Apply the rule to float32 [1 + γ, n_vocab] logits; returns (accepted, tested, emitted)."""
         position = len(s.tokens)
-        window = s.transform.history_length
 
         def target_row(i: int) -> Row:
-            history = recent(s.tokens, draft.tokens[:i], window) if window else ()
+            history = s.transform.history(s.tokens, draft.tokens[:i])
             allowed = None if s.walk is None else s.walk.allowed(draft.tokens[:i])
             return s.transform.row(logits[i], history, position + i, allowed)
 
         try:
-            verdict = s.rule.verify(draft.tokens, draft.rows, target_row, s.noise.for_round(position), position)
+            ruling = s.rule.verify(draft.tokens, draft.rows, target_row, s.noise.for_round(position), position)
         except SpecLocalError as error:
             if draft.tokens and s.rule.reproducible:  # plain decoding may end before it meets the unusable row
                 return self._accept(s, draft.cut(0), logits)
             s.fail(error)
             return 0, 0, 0
-        emitted = s.emit(verdict.tokens)
+        emitted = s.emit(ruling.tokens)
         if s.top_logprobs is not None:  # the row before an emitted token is the target's, whoever proposed it
             taken = enumerate(s.tokens[position:])
             s.logprobs.extend(token_logprob(logits[i], token, s.top_logprobs) for i, token in taken)
         tested = min(len(draft), emitted) if s.finish else len(draft)
-        return min(verdict.accepted, emitted), tested, emitted
+        return min(ruling.accepted, emitted), tested, emitted
 
     # -- caches ----------------------------------------------------------------------------------------------------
 

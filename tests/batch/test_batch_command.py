@@ -350,7 +350,7 @@ def test_progress_is_drawn_on_a_terminal_and_nowhere_else(tmp_path: Path) -> Non
     assert "/30" in text
     assert "tokens/s" in text
     assert "at once" in text
-    assert "accepted" in text
+    assert "tested tokens accepted" in text
     assert "30 answered" in text
     _, _, err = command("--input", source, "-o", tmp_path / "other")
     assert "at once" not in err

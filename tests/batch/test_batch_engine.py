@@ -161,7 +161,8 @@ def test_from_the_command_line(
 def test_auto_takes_as_many_slots_as_memory_has_room_for(tiny_target: Path, tiny_draft: Path) -> None:
     from spec_local.batch.slots import MOST_ON_CPU, affordable_slots
     from spec_local.models_manifest import read_header
-    from spec_local.session.memory import Room, plan
+    from spec_local.session.memory import plan
+    from spec_local.session.room import Room
 
     options = EngineOptions(target=str(tiny_target), draft=str(tiny_draft), n_ctx=4096, device=("none",))
     headers = read_header(tiny_target), read_header(tiny_draft)

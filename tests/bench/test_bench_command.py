@@ -65,6 +65,16 @@ def test_json_and_page(engines: list[TimedEngine], prompts: str, tmp_path: Path,
     assert f"The report is in {page}." in err
 
 
+def test_a_draft_length_that_is_no_flag_does_not_choose_what_is_compared(
+    engines: list[TimedEngine], prompts: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("SPEC_LOCAL_DRAFT_LENGTH", "3")
+    flags = ["--max-tokens", "4", "--repeats", "1", "--temperature", "0"]
+    assert main(["bench", "--prompts", prompts, "--json", *flags]) == ExitCode.OK
+    arms = [arm["name"] for arm in json.loads(capsys.readouterr().out)["arms"]]
+    assert "fixed-3" not in arms and {"fixed-2", "fixed-4", "fixed-7"} <= set(arms)
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -75,6 +85,10 @@ def test_json_and_page(engines: list[TimedEngine], prompts: str, tmp_path: Path,
         (["--minutes", "soon"], "--minutes cannot be 'soon'"),
         (["--per-workload", "-1"], "--per-workload cannot be '-1'"),
         (["--max-tokens", "1"], "fewer than 2 tokens"),
+        (["--draft-length", "-3"], "draft_length cannot be -3"),
+        (["--draft-length", "17"], "--draft-length 17 is more than the 16 tokens a draft may have."),
+        (["--draft-length", "7", "--draft-max", "5"], "--draft-length 7 is more than the 5 tokens"),
+        (["--draft-length", "7", "--pad-width", "4"], "--draft-length 7 is more than the 3 tokens"),
         (["--temperature", "-1"], "temperature cannot be -1"),
         (["--prompts", "/no/such/file"], "/no/such/file cannot be read"),
         (["--html", "/no/such/folder/report.html"], "cannot be written"),

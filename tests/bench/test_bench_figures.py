@@ -37,7 +37,7 @@ def played(seconds: float, source: str = "none", drafted: int = 0, accepted: int
         rounds = [Round("none", 1, 0, 0, 0, 1, 0.0, seconds / TOKENS, 0.0, "")] * TOKENS
     tokens = tuple(range(TOKENS))
     values: dict[str, Any] = {"prefill_s": 0.5, "draft_prefill_s": 0.0, "ttft_s": 0.6, "tokens": tokens} | extra
-    return Played(prompt_tokens=20, rounds=tuple(rounds), **values)
+    return Played(rounds=tuple(rounds), **values)
 
 
 def measured(
@@ -219,7 +219,7 @@ def statistics_in_json(results: Results, arm: str) -> dict[str, Any]:
 def scripted(drafts: list[tuple[int, int, int]]) -> Results:
     """Rounds of (drafted, tested, accepted) under "auto", beside a plain run."""
     rounds = tuple(Round("model" if d else "none", 1 + t, d, t, a, a + 1, 0.01, 0.1, 0.0, "") for d, t, a in drafts)
-    answer = Played((1,), 20, rounds, 0.5, 0.0, 0.6)
+    answer = Played((1,), rounds, 0.5, 0.0, 0.6)
     arms = make_arms(("model",), (), alone=False)
     runs = [Run("plain", "edit", "p", 0.0, 0, played(1.2)), Run("auto", "edit", "p", 0.0, 0, answer)]
     return collect(arms, [0.0], WORKLOADS[:1], CURVES, runs)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from timed_engine import DRAFT_S, TARGET_S, TimedEngine
 
-from spec_local.bench.arms import make_arms
+from spec_local.bench.arms import LENGTHS, make_arms
 from spec_local.bench.bench import Bench, BenchSettings, quick
 from spec_local.bench.curves import measure_curves
 from spec_local.bench.player import Player
@@ -109,7 +109,7 @@ def test_a_draft_that_always_agrees_has_the_speed_of_the_formula():
 def test_an_arm_inherits_nothing_from_the_arm_before_it():
     engine = TimedEngine()
     curves = measure_curves(engine, 1, engine.clock)  # type: ignore[arg-type]
-    arms = make_arms(("model", "text"))
+    arms = make_arms(("model", "text"), LENGTHS)
     player = Player(engine, arms, curves, engine.clock)  # type: ignore[arg-type]
     sampling = settings().sampling_at(0.0)
     prompt = WORKLOADS[0].prompts[1]
@@ -120,6 +120,23 @@ def test_an_arm_inherits_nothing_from_the_arm_before_it():
         again = player.play(arms[2], prompt, sampling)
         assert [r.seconds for r in again.rounds] == pytest.approx([r.seconds for r in alone.rounds])
         assert again.draft_prefill_s == pytest.approx(alone.draft_prefill_s)
+
+
+def test_every_arm_decides_about_the_prompt_as_if_the_target_had_just_read_it(monkeypatch: pytest.MonkeyPatch):
+    """The target reads it once for all arms; a user's reads it every time, and the draft model then reads it too."""
+    engine = TimedEngine()
+    player = Player(engine, make_arms(("model",), (2,)), measure_curves(engine, 1), engine.clock)  # type: ignore[arg-type]
+    told = []
+    for controller in player._controllers.values():
+        opens = controller.opens
+        monkeypatch.setattr(controller, "opens", lambda seat, read, opens=opens: told.append(read) or opens(seat, read))
+    prompt = WORKLOADS[0].prompts[1]
+    player.read(prompt)
+    for arm in make_arms(("model",), (2,))[1:]:
+        player.play(arm, prompt, settings().sampling_at(0.0))
+        assert player.sequence is not None
+        assert told.pop() == player.sequence.prompt_length - 1 > 1
+    assert not told
 
 
 def test_the_curves_are_what_the_passes_take():
@@ -282,7 +299,7 @@ def test_case_18_a_slowdown_is_printed_as_one_with_advice():
     workloads = (Workload("prose", "free prose", (BenchPrompt("p", "abc"),)),)
     engine = TimedEngine(("text",), target_s=steep)
     bench, results = carry_out(engine, settings(workloads=workloads, temperatures=(0.8,), repeats=3))
-    assert {run.played.prompt_tokens for run in bench.runs} == {3}, "the same prompt"
+    assert {run.prompt for run in bench.runs} == {"p"}, "the same prompt"
     assert {len(run.played.tokens) for run in bench.runs} == {20}, "the same token count"
     plain, fixed = results.get("plain", 0.8), results.get("fixed-7", 0.8)
     assert plain is not None and fixed is not None

@@ -35,7 +35,7 @@ def test_what_is_swept():
 
 
 def test_their_decode_speed_leaves_the_first_token_to_the_prompt():
-    assert Answer("", 11, 2.0, 9.0, 0, 0).tokens_per_s == 5.0
+    assert Answer("", 11, 2.0, 0, 0).tokens_per_s == 5.0
 
 
 class _Pool:
@@ -53,7 +53,7 @@ class _Pool:
             edit = "abc" in request["prompt"]
             speed = {"plain": 8.0, "draft 2": 9.0, "draft 3": 12.0 if edit else 6.0, "draft 5": 1.0}[setting.name]
             n = request["n_predict"]
-            return Answer("text", n, (n - 1) / speed, 1.0, 0, 0)
+            return Answer("text", n, (n - 1) / speed, 0, 0)
 
         return SimpleNamespace(ask=ask)
 

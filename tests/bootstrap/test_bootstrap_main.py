@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import runpy
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from bootstrapping import machine, main, wheels
 from bootstrapping.console import Console
-from bootstrapping.environment import Environment, Stamp
+from bootstrapping.environment import Environment, Stamp, digest
 from bootstrapping.failures import SetupError
 
 ENTRY = main.CHECKOUT / "scripts" / "bootstrap.py"
@@ -88,6 +89,69 @@ def test_another_wheel_is_installed_over_the_old_one(environment: Environment):
     again = Steps(environment)
     set_up(environment, again, digest="d2")
     assert again.titles == ALL[1:]
+
+
+def test_rebuild_installs_a_wheel_built_anew(environment: Environment, monkeypatch: pytest.MonkeyPatch):
+    set_up(environment, Steps(environment), extras=("chat", "dev"))
+    asked: list[bool] = []
+    obtain = wheels.obtain
+    monkeypatch.setattr(wheels, "obtain", lambda *a, anew: asked.append(anew) or obtain(*a))
+    stamp, again = environment.stamp(), Steps(environment)
+    main.set_up(main.CHECKOUT, environment, "d", ("chat",), again, True)
+    assert again.titles == ALL[1:]
+    assert asked == [True]
+    assert environment.stamp() == stamp
+
+
+def test_a_rebuild_that_fails_leaves_what_works(environment: Environment, monkeypatch: pytest.MonkeyPatch):
+    def fail(*_: object, anew: bool) -> None:
+        raise SetupError("No compiler.", "Install one.")
+
+    set_up(environment, Steps(environment))
+    stamp = environment.stamp()
+    monkeypatch.setattr(wheels, "obtain", fail)
+    with pytest.raises(SetupError):
+        main.set_up(main.CHECKOUT, environment, "d", ("chat",), Steps(environment), True)
+    assert environment.stamp() == stamp is not None
+
+
+def test_rebuild_does_not_stop_at_a_stamp_that_serves(environment: Environment, monkeypatch: pytest.MonkeyPatch):
+    calls: list[bool] = []
+    monkeypatch.setattr(main, "set_up", lambda *words: calls.append(words[-1]))
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    environment.binaries.mkdir(parents=True)
+    environment.python.write_text("")
+    environment.write(Stamp(digest(main.CHECKOUT, machine.cheap_signs(os.environ)), ("chat",), "key"))
+    main.ensure(main.CHECKOUT, environment, ("chat",), Steps(environment))
+    assert calls == []
+    main.ensure(main.CHECKOUT, environment, ("chat",), Steps(environment), True)
+    assert calls == [True]
+
+
+@pytest.mark.parametrize(
+    ("words", "rebuilds", "launched"),
+    [
+        (["--rebuild"], True, None),
+        (["--rebuild", "generate", "-p", "a"], True, ["generate", "-p", "a"]),
+        (["--rebuild", "test"], True, ["-m", "pytest"]),
+        (["generate", "--rebuild"], False, ["generate", "--rebuild"]),
+    ],
+)
+def test_rebuild_is_the_first_word_and_goes_no_further(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], rebuilds: bool, launched: list[str] | None
+):
+    asked: list[tuple[tuple[str, ...], bool]] = []
+    started: list[list[str]] = []
+
+    def launch(start: main.Start) -> int:
+        started.append(start.command[1:])
+        return 0
+
+    monkeypatch.setattr(main, "ensure", lambda *given: asked.append((given[2], given[4])))
+    monkeypatch.setattr(main, "launch", launch)
+    assert main.main(words) == 0
+    assert asked == [(main.wanted_extras(words[rebuilds:]), rebuilds)]
+    assert started == ([] if launched is None else [launched])
 
 
 @pytest.mark.parametrize("step", ["Installing llama.cpp", "Installing spec-local", "Trying llama.cpp"])

@@ -82,6 +82,14 @@ def test_a_kept_wheel_is_used_without_building(tmp_path: Path):
     assert again.commands == []
 
 
+def test_a_wheel_that_is_wanted_anew_is_built_although_one_is_kept(tmp_path: Path):
+    wheels.obtain(RECIPE, PYTHON, tmp_path, Builder(tmp_path), {})
+    again = Builder(tmp_path)
+    wheel = wheels.obtain(RECIPE, PYTHON, tmp_path, again, {}, anew=True)
+    assert len(again.commands) == 1
+    assert wheels.kept(tmp_path / "wheels" / RECIPE.key) == wheel
+
+
 def test_a_wheel_for_another_processor_is_not_used(tmp_path: Path):
     wheels.obtain(RECIPE, PYTHON, tmp_path, Builder(tmp_path), {})
     other = Builder(tmp_path)

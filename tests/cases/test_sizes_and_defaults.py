@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import json
+from typing import get_args
 
 from tiny_gguf import write_transformer
+
+from spec_local.cli.options import _CACHE_TYPES
+from spec_local.llama.context import CACHE_TYPES
+from spec_local.session.options import CacheType
+
+
+def test_the_cache_types_of_flags_options_and_contexts_are_the_same():
+    assert set(_CACHE_TYPES) == set(get_args(CacheType)) == set(CACHE_TYPES)
 
 
 def test_an_automatic_context_is_the_trained_one_where_memory_allows(target, answer):

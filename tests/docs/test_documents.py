@@ -49,10 +49,16 @@ def test_the_page_of_commands_is_current(monkeypatch: pytest.MonkeyPatch) -> Non
     assert PAGE.read_text(encoding="utf-8") == commands_page(), "run: python scripts/make_docs.py"
 
 
+def test_everything_on_the_page_of_commands_is_explained() -> None:
+    lines = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if line == "." or line.endswith("` |  |")] == []
+
+
 def _command_lines() -> list[list[str]]:
     found = []
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
-        for block in re.findall(r"```(?:sh)?\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+        blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+        for block in (block for language, block in blocks if language in ("", "sh")):
             for line in block.replace("\\\n", " ").splitlines():
                 words = shlex.split(line, comments=True)
                 for number, word in enumerate(words):

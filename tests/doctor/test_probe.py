@@ -8,9 +8,13 @@ import subprocess
 
 import pytest
 
+from spec_local import paths
 from spec_local.cli.main import main
 from spec_local.errors import BackendError
-from spec_local.llama import probe as probing
+from spec_local.llama import devices, probe as probing
+from spec_local.llama.context import physical_cores
+from spec_local.llama.devices import Device
+from spec_local.llama.library import REBUILD
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +94,55 @@ def test_doctor_reports_as_json(capsys):
     assert report["memory"]["total_bytes"] > 0
     assert report["folders"]["models"]["path"]
     assert report["problems"] == [] or all(entry["problem"] for entry in report["problems"])
+
+
+def configure(text: str) -> None:
+    paths.config_file().parent.mkdir(parents=True, exist_ok=True)
+    paths.config_file().write_text(text)
+
+
+@pytest.mark.parametrize("words", [[], ["--json"], ["--rpc", "127.0.0.1:1"]])
+def test_a_broken_configuration_is_a_problem_among_others(child, capsys, words):
+    child(0, 0)
+    configure("temprature = 1\n")
+    assert main(["doctor", *words]) == 0
+    shown = capsys.readouterr().out
+    assert "'temprature', which is no setting" in shown
+    if words == ["--json"]:
+        report = json.loads(shown)
+        assert "error" in report["settings"] and "workers" not in report
+        assert len([entry for entry in report["problems"] if "temprature" in entry["problem"]]) == 1
+        assert report["decode"][0]["works"] and report["folders"]["models"]["path"]
+    else:
+        assert "decodes" in shown and "\nsettings" not in shown
+
+
+def test_workers_of_the_configuration_are_looked_at(child, capsys):
+    child(0, 0)
+    configure('rpc = ["127.0.0.1:1"]\n')
+    assert main(["doctor", "--json"]) == 0
+    assert "error" in json.loads(capsys.readouterr().out)["workers"]
+
+
+def test_cores_are_those_that_passes_run_on(child, capsys):
+    child(0, 0)
+    main(["doctor", "--json"])
+    assert json.loads(capsys.readouterr().out)["memory"]["physical_cores"] == physical_cores()
+
+
+def test_a_device_that_offloads_is_told_from_the_processor(child, monkeypatch, capsys):
+    calls = child(-signal.SIGSEGV, -signal.SIGSEGV)
+    kinds = {"CUDA0": "gpu", "iGPU": "integrated gpu", "RPC0": "worker", "BLAS": "accelerator", "CPU": "cpu"}
+    found = [Device(name, "", kind, 1, 1, 0) for name, kind in kinds.items()]
+    assert [device.name for device in found if device.offloads] == ["CUDA0", "iGPU", "RPC0"]
+    monkeypatch.setattr(devices, "list_devices", lambda: found)
+    assert [device.name for device in devices.offload_devices()] == ["CUDA0", "iGPU", "RPC0"]
+    assert main(["doctor", "--json"]) == 4
+    report = json.loads(capsys.readouterr().out)
+    assert {entry["name"] for entry in report["devices"] if entry["offloads"]} == {"CUDA0", "iGPU", "RPC0"}
+    assert {command[4] for command in calls} == {"none", "CUDA0", "iGPU", "RPC0"}
+    hints = [entry["hint"] for entry in report["problems"] if "SIGSEGV" in entry["problem"]]
+    assert hints[0] == REBUILD and all(REBUILD in hint and "--device" in hint for hint in hints[1:])
 
 
 def test_doctor_says_that_nothing_computes(child, capsys):

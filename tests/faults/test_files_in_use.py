@@ -160,13 +160,15 @@ engine.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="an address space is not limited elsewhere")
-@pytest.mark.parametrize("room", [0, 1 << 20, 8 << 20])
+@pytest.mark.parametrize("room", [1 << 20, 8 << 20])
 def test_memory_that_ends_in_a_pass(tmp_path: Path, room: int) -> None:
-    """Everything a pass needs is reserved when the context is made, so that a pass asks for next to nothing: it is
-    answered, or ends in a sentence, and the engine goes on as before."""
+    """Everything a pass needs is reserved when the context is made, so that a pass asks for next to nothing (far less
+    than a megabyte; llama.cpp ends the process where it does not get it): it is answered, or ends in a sentence, and
+    the engine goes on as before."""
     path = write_transformer(tmp_path / "model.gguf", seed=2)
+    quiet = {**os.environ, "GGML_NO_BACKTRACE": "1"}  # a debugger that starves as well leaves a core file
     done = subprocess.run(
-        [sys.executable, "-c", _STARVED, str(path), str(room)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", _STARVED, str(path), str(room)], capture_output=True, text=True, cwd=tmp_path, env=quiet
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(("answered", "sentence"))

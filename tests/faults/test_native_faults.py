@@ -213,12 +213,12 @@ def test_a_cancel_at_every_pass(engine: Engine, role: str, when: str) -> None:
 
 
 def test_a_cancel_while_loading_leaves_nothing_open(tiny_folder: Path) -> None:
-    from spec_local.errors import ModelError
+    from spec_local.errors import Aborted
 
     path = write_transformer(tiny_folder / "cancelled.gguf", seed=6)
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     for stop_at in (0.0, 0.5):
-        with pytest.raises(ModelError, match="was cancelled"):
+        with pytest.raises(Aborted, match="was cancelled"):
             load(path, draft=path, progress=lambda _, fraction, at=stop_at: fraction < at)  # type: ignore[misc]
     after = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     assert after <= before + 1

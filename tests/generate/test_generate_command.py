@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from spec_local.cli.terminal import TextOutput
+
 COMMAND = [sys.executable, "-m", "spec_local.cli.main", "generate"]
 
 
@@ -49,6 +51,46 @@ def test_prompts_join_and_output_is_the_same_everywhere(home: Path, tiny_target:
     assert piped.stdout.endswith(b"\n")
 
 
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_what_an_output_file_held_stays_until_there_is_an_answer(
+    home: Path, tiny_target: Path, tmp_path: Path, flags: list[str]
+) -> None:
+    out = tmp_path / "out.txt"
+    earlier = "an earlier answer, longer than the next one will be\n" * 100
+    out.write_text(earlier)
+    missing = run(home, "-p", "x", "-m", tmp_path / "no.gguf", "-o", out, *flags)
+    assert (missing.returncode, out.read_text()) == (3, earlier)
+    answered = run(home, *raw(tiny_target, "-p", "alpha", "-o", out, *flags))
+    assert answered.returncode == 0, answered.stderr
+    piped = run(home, *raw(tiny_target, "-p", "alpha", *flags))
+    assert (earlier not in out.read_text()) and out.read_text()[:12] == piped.stdout.decode()[:12]
+
+
+def test_an_output_file_is_emptied_by_success_alone(tmp_path: Path) -> None:
+    out = tmp_path / "out.txt"
+    cases: list[tuple[list[str], bool, str]] = [
+        ([], True, "old\n"),
+        ([], False, ""),
+        (["new"], True, "new\n"),
+        (["a", "b"], False, "ab\n"),
+    ]
+    for words, keep, expected in cases:
+        out.write_text("old\n")
+        output = TextOutput(str(out))
+        assert out.read_text() == "old\n"
+        for word in words:
+            output.write(word)
+        output.close(keep=keep)
+        assert out.read_text() == expected
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX devices")
+def test_a_device_is_an_output_file_too() -> None:
+    output = TextOutput(os.devnull)
+    output.write("gone")
+    output.close()
+
+
 def test_json_has_the_fields_of_the_contract(home: Path, tiny_target: Path, tiny_draft: Path) -> None:
     words = ["-m", tiny_target, "-d", tiny_draft, "--draft-length", 3, "--raw", "-p", "one two", "--json", "--seed", 0]
     ended = run(home, *words, "--max-tokens", 20, "--threads", 1, "--stats")
@@ -68,7 +110,9 @@ def test_json_has_the_fields_of_the_contract(home: Path, tiny_target: Path, tiny
     assert len(speculation["per_position"]) == 3
     assert answer["model"]["target"]
     assert answer["model"]["draft"]
+    assert answer["model"]["drafters"] == ["model"]
     assert b"tokens in" in ended.stderr
+    assert f"of {speculation['tested']} tested tokens accepted" in ended.stderr.decode()
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,26 @@ def test_every_option_ends_in_a_model_or_is_known_to_a_command() -> None:
     assert {option.name for option in OPTIONS} - set(FIELDS) <= {"pull", "json_schema", "grammar"}
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["genrate"], "there is no command 'genrate'; did you mean generate?"),
+        (["xyzzy"], "there is no command 'xyzzy'\n"),
+        (["models", "lst"], "there is no command 'lst'; did you mean list?"),
+        (["config", "pth"], "there is no command 'pth'; did you mean path?"),
+        (["generate", "--input-format", "xml"], "argument --input-format: invalid choice: 'xml' (choose from "),
+        (["generate", "--temprature", "1"], "there is no option '--temprature' here; did you mean --temperature?"),
+    ],
+)
+def test_a_word_that_is_not_understood_is_named_for_what_it_is(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        build_parser().parse_args(words)
+    assert ended.value.code == 2
+    assert f"spec-local: {sentence}" in capsys.readouterr().err
+
+
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     from spec_local.cli.main import COMMANDS
 

@@ -26,6 +26,7 @@ def test_one_file_holds_the_reports_of_all_steps(
     assert device_check.main() == 0
     steps = json.loads(output.read_text(encoding="utf-8"))["steps"]
     assert steps["doctor"]["report"]["devices"][0]["kind"] == "cpu"
+    assert steps["doctor"]["report"]["devices"][0]["offloads"] is False
     assert steps["verify"]["report"] and steps["verify"]["exit"] == 0
     assert set(steps["bench"]["report"]) >= {"arms", "curves", "verdict"}
     said = capsys.readouterr().out
@@ -33,7 +34,7 @@ def test_one_file_holds_the_reports_of_all_steps(
 
 
 def test_a_step_that_fails_is_recorded_and_not_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    doctor = {"exit": 0, "seconds": 0.1, "report": {"devices": [{"name": "CUDA0", "kind": "gpu"}]}}
+    doctor = {"exit": 0, "seconds": 0.1, "report": {"devices": [{"name": "CUDA0", "kind": "gpu", "offloads": True}]}}
     asked: list[str] = []
 
     def step(command, _timeout_s):

@@ -19,7 +19,7 @@ from slow_link import SlowLink
 
 import spec_local
 from spec_local.cli.main import main
-from spec_local.errors import ModelError, UsageError, WorkerError
+from spec_local.errors import Aborted, ModelError, UsageError, WorkerError
 from spec_local.llama import hosted, rpc
 from spec_local.llama.context import ContextOptions
 from spec_local.llama.hosted import Host
@@ -223,7 +223,7 @@ def test_loading_can_be_cancelled_and_a_bad_file_is_no_lost_worker(
     bad.write_bytes(target.read_bytes()[:-1000])
     there, small = Offload(devices=("RPC0",)), ContextOptions(n_ctx=64)
     with Host([mortal.endpoint]) as host:
-        with pytest.raises(ModelError, match="was cancelled"):
+        with pytest.raises(Aborted, match="was cancelled"):
             host.open(target, there, small, lambda _fraction: False)
         with pytest.raises(ModelError, match="bad"):
             host.open(bad, there, small)

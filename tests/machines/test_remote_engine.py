@@ -21,15 +21,16 @@ from spec_local.cli.main import main
 from spec_local.errors import UsageError
 from spec_local.language_model import Chunk
 from spec_local.llama.context import Context, ContextOptions
-from spec_local.llama.hosted import Host, HostedContext
+from spec_local.llama.hosted import FACTS, Host, HostedContext
 from spec_local.llama.memory_probe import classify
 from spec_local.llama.model import Model, Offload
 from spec_local.llama.rpc import ask_workers
 from spec_local.models_manifest import kv_bytes, read_header, split_weights
 from spec_local.sampling.params import Sampling
 from spec_local.session.costs import cost_profile
-from spec_local.session.memory import Room, place, plan, room_for
+from spec_local.session.memory import place, plan, room_for
 from spec_local.session.options import EngineOptions
+from spec_local.session.room import Room
 
 pytestmark = pytest.mark.slow
 
@@ -94,8 +95,7 @@ def test_a_hosted_context_is_a_context(workers: list[RunningWorker], target: Pat
     here = Context(model, options)
     undo.callback(here.close)
     assert (there.memory.kind, there.n_batch) == (classify(here).kind, here.n_batch)
-    facts = ("n_ctx_train", "n_layer", "n_swa", "recurrent", "size_bytes", "n_params", "description")
-    assert [getattr(there.model, fact) for fact in facts] == [getattr(model, fact) for fact in facts]
+    assert [getattr(there.model, fact) for fact in FACTS] == [getattr(model, fact) for fact in FACTS]
     assert there.model.vocabulary.tokenize("the end") == model.vocabulary.tokenize("the end")
     assert there.model.chat_template() == model.chat_template()
 
@@ -223,7 +223,7 @@ def test_a_slow_link_is_learnt_and_longer_drafts_pay(workers: list[RunningWorker
         link = SlowLink(workers[0].endpoint, delay_s)
         options = EngineOptions(n_ctx=256, threads=1, rpc=(link.endpoint,))
         with spec_local.load(target, draft=draft, options=options) as engine:
-            curves[delay_s] = cost_profile(engine.loaded, engine.options)
+            curves[delay_s] = cost_profile(engine.loaded)
             result = engine.generate("hello the world", sampling=SAMPLING.model_copy(update={"temperature": 0.0}))
             lengths[delay_s] = result.statistics.drafted / result.statistics.rounds
         link.close()

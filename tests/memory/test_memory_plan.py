@@ -9,10 +9,12 @@ from dataclasses import replace
 import pytest
 from tiny_gguf import write_recurrent, write_transformer
 
+from spec_local.models_manifest import compute_bytes
 from spec_local.models_manifest.gguf_header import Header, read_header
 from spec_local.session import memory
-from spec_local.session.memory import Room, plan, suggestions, with_sizes
-from spec_local.session.options import EngineOptions
+from spec_local.session.memory import plan, suggestions, with_sizes
+from spec_local.session.options import READ_ALONG, EngineOptions
+from spec_local.session.room import Room, _container_room
 
 GB = 10**9
 
@@ -43,6 +45,14 @@ def test_sequences_share_one_cache_of_all_their_tokens(target):
     one = plan(EngineOptions(), target, None, Room(GB)).models[0]
     four = plan(EngineOptions(parallel=4), target, None, Room(GB)).models[0]
     assert four.cache == 4 * one.cache
+
+
+def test_the_rows_a_draft_reads_along_are_counted(target, draft):
+    found = plan(EngineOptions(n_ctx=4096), target, draft, Room(GB)).models[1]
+    assert EngineOptions().draft_rows == READ_ALONG
+    assert found.compute == compute_bytes(draft, 4096, rows=READ_ALONG, most_rows=READ_ALONG)
+    many = plan(EngineOptions(n_ctx=4096, parallel=16), target, draft, Room(GB)).models[1]
+    assert many.compute == compute_bytes(draft, 16 * 4096, rows=16, most_rows=16)
 
 
 def test_auto_takes_the_trained_context_where_it_fits(target):
@@ -123,13 +133,13 @@ def test_recurrent_models_have_a_state_and_no_cache(tmp_path):
 
 
 def test_a_container_limit_counts(tmp_path):
-    assert memory._container_room(tmp_path) == []
+    assert _container_room(tmp_path) == []
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text("1000\n")
     (tmp_path / "memory.stat").write_text("anon 600\nfile 400\nactive_file 300\ninactive_file 50\n")
-    assert memory._container_room(tmp_path) == []
+    assert _container_room(tmp_path) == []
     (tmp_path / "memory.max").write_text("5000\n")
-    assert memory._container_room(tmp_path) == [4350], "what is cached of files can be had back"
+    assert _container_room(tmp_path) == [4350], "what is cached of files can be had back"
 
 
 _MEASURE = """

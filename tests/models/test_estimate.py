@@ -11,9 +11,7 @@ import pytest
 from spec_local.errors import UsageError
 from spec_local.models_manifest.estimate import (
     compute_bytes,
-    estimate_memory,
     kv_bytes,
-    largest_context,
     recurrent_bytes,
     repacked_bytes,
     split_weights,
@@ -56,14 +54,6 @@ def test_the_compute_buffer_grows_with_what_fills_it(header: Header) -> None:
     assert compute_bytes(header, 256, rows=9) - compute_bytes(header, 256, rows=1) == 8 * 8 * 4
     assert compute_bytes(header, 1 << 16, flash_attention=False) > compute_bytes(header, 1 << 16)
     assert compute_bytes(header, 256, n_ubatch=64) < compute_bytes(header, 256, n_ubatch=512)
-
-
-def test_the_largest_context_is_the_last_that_fits(header: Header) -> None:
-    budget = estimate_memory(header, 2048).total + 1000
-    found = largest_context(header, budget, most=100_000)
-    assert estimate_memory(header, found).total <= budget < estimate_memory(header, found + 256).total
-    assert largest_context(header, 10) == 0
-    assert largest_context(header, 1 << 40) == 512, "never more than the model was trained for"
 
 
 def test_offloaded_layers_are_the_last_ones(header: Header) -> None:

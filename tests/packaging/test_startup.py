@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import measure_startup
+import pytest
 
 from spec_local.cli.main import COMMANDS
 
@@ -49,6 +50,26 @@ def test_help_is_quick():
     program = Path(sys.executable).with_name("spec-local")
     seconds = measure_startup.best_of(3, [str(program), "--help"])
     assert seconds < LIMIT_S, f"spec-local --help took {seconds:.3f} s at best"
+
+
+@pytest.mark.parametrize(
+    ("figures", "sentences"),
+    [
+        ({}, []),
+        ({"help_s": 0.4}, ["`spec-local --help` takes 0.4 s."]),
+        ({"help_s": 0.4, "python_s": 0.15}, []),  # a slow machine
+        ({"help_loads": ["numpy", "rich"]}, ["`spec-local --help` loads numpy, rich."]),
+        ({"import_loads": ["pydantic"]}, ["`import spec_local` loads pydantic."]),
+    ],
+)
+def test_a_slow_or_heavy_start_ends_the_measurement_with_1(figures, sentences, monkeypatch, capsys):
+    found = {"help_s": 0.1, "python_s": 0.02, "import_loads": [], "help_loads": []} | figures
+    monkeypatch.setattr(measure_startup, "measure", lambda _runs: found)
+    monkeypatch.setattr(sys, "argv", ["measure_startup"])
+    assert measure_startup.main() == bool(sentences)
+    out, err = capsys.readouterr()
+    assert json.loads(out.splitlines()[-1]) == found
+    assert err.splitlines() == sentences
 
 
 def test_help_goes_to_standard_output_and_names_the_commands():

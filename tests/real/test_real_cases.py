@@ -14,6 +14,7 @@ from real_models import DRAFT, SMALL, TARGET, THREADS, Load, model_path
 from toy_drafters import FunctionDrafter
 
 from spec_local.language_model import Chunk
+from spec_local.models_manifest import read_header
 from spec_local.sampling import Sampling
 from spec_local.session.engine import Engine
 from spec_local.session.generation import Request
@@ -279,12 +280,8 @@ def _cache_bytes(engine: Engine, n_ctx: int) -> int:
     """Keys and values in f16 of every cached token, target and draft together."""
     total = 0
     for context in engine.loaded.contexts:
-        model = context.model
-        arch = model.metadata("general.architecture")
-        heads = int(model.metadata(f"{arch}.attention.head_count") or 0)
-        shared = int(model.metadata(f"{arch}.attention.head_count_kv") or heads)
-        width = int(model.metadata(f"{arch}.embedding_length") or 0) // heads * shared
-        total += 2 * 2 * width * model.n_layer * n_ctx
+        layers = read_header(context.model.path).layers
+        total += 2 * sum(key + value for key, value in layers.kv_widths) * n_ctx
     return total
 
 

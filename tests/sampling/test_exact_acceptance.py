@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from exact_chance import ExactChance, ExactRow, Tape, enumerate_law, exact_row, race, total_variation
 
-from spec_local.sampling import RULES, AcceptanceRule, Block, Noise, Purpose, Row, Verdict, acceptance
+from spec_local.sampling import RULES, AcceptanceRule, Block, Noise, Purpose, Row, Ruling, acceptance
 
 # --- a toy world ----------------------------------------------------------------------------------------------------
 
@@ -111,11 +111,11 @@ def speculate(rule: AcceptanceRule, draftsman: Draftsman, chance: ExactChance, r
         def target_row(i: int, prefix: tuple[int, ...] = prefix, tokens: list[int] = tokens) -> Row:
             return target((*prefix, *tokens[:i]))
 
-        verdict = rule.verify(tokens, rows, target_row, noise, len(history))
-        assert verdict.tokens[: verdict.accepted] == tuple(tokens[: verdict.accepted])
-        assert len(verdict.tokens) == verdict.accepted + 1
-        assert verdict.accepted <= verdict.tested <= len(tokens)
-        history += verdict.tokens
+        ruling = rule.verify(tokens, rows, target_row, noise, len(history))
+        assert ruling.tokens[: ruling.accepted] == tuple(tokens[: ruling.accepted])
+        assert len(ruling.tokens) == ruling.accepted + 1
+        assert ruling.accepted <= len(tokens)
+        history += ruling.tokens
         rounds -= 1 if rounds else 0
     return until_end(history)
 
@@ -266,7 +266,7 @@ def test_block_residual_without_its_weight_is_caught(monkeypatch: pytest.MonkeyP
 class ResidualAtTheEnd(Block):
     """h_γ by the formula of i < γ, with the row q_{γ+1} = q_γ that a draft model could still compute."""
 
-    def verify(self, tokens, rows, target_row, noise, position) -> Verdict:
+    def verify(self, tokens, rows, target_row, noise, position) -> Ruling:
         targets = [target_row(i) for i in range(len(tokens) + 1)]
         weights: list[Any] = [F(1)]
         for token, p, q in zip(tokens, targets, rows, strict=False):
@@ -281,7 +281,7 @@ class ResidualAtTheEnd(Block):
             added = acceptance._draw(targets[kept], Purpose.RESIDUAL, noise, position + kept)
         else:
             added = acceptance._draw_residual(targets[kept], rows[kept], weights[kept], noise, position + kept)
-        return Verdict((*tokens[:kept], added), kept, len(tokens))
+        return Ruling((*tokens[:kept], added), kept)
 
 
 @pytest.mark.parametrize(("rule", "right"), [(RULES["block"], True), (ResidualAtTheEnd(), False)])
@@ -336,10 +336,10 @@ def test_target_rows_are_asked_for_in_order_once_and_only_where_needed(rule: Acc
     assert asked == [0]
     asked.clear()
     sure = float_row({1: 1.0})
-    assert rule.verify([1, 1], [sure] * 2, target_row, noise, 9) == Verdict((1, 1, 1), 2, 2)
+    assert rule.verify([1, 1], [sure] * 2, target_row, noise, 9) == Ruling((1, 1, 1), 2)
     assert asked == [0, 1, 2]
     asked.clear()
-    assert rule.verify([], [], target_row, noise, 9) == Verdict((1,), 0, 0)
+    assert rule.verify([], [], target_row, noise, 9) == Ruling((1,), 0)
     assert asked == [0]
 
 

@@ -335,6 +335,14 @@ def test_history_length_says_what_is_looked_at() -> None:
     assert transform({"presence_penalty": 1.0, "penalty_last_n": -1}, 4).history_length == -1
 
 
+@pytest.mark.parametrize(
+    ("window", "wanted"), [(-1, [1, 2, 3, 4, 5]), (3, [3, 4, 5]), (2, [4, 5]), (1, [5]), (0, []), (9, [1, 2, 3, 4, 5])]
+)
+def test_history_is_what_is_looked_at_and_no_more(window: int, wanted: list[int]) -> None:
+    made = transform({"repeat_penalty": 1.1, "penalty_last_n": window}, 9)
+    assert made.history([1, 2, 3], [4, 5]) == made.history([1, 2, 3, 4, 5]) == wanted
+
+
 def test_a_window_of_history_is_enough() -> None:
     made = transform(OFF | {"repeat_penalty": 1.5, "penalty_last_n": 5}, 30)
     logits = np.random.default_rng(1).normal(size=30).astype(np.float32)

@@ -35,6 +35,17 @@ def test_models_that_cannot_be_used_are_refused_before_anything_runs(
     assert engine.generate(PROMPT, sampling=drawn(max_tokens=3)).speculation_state in ("on", "off")
 
 
+def test_a_load_that_was_stopped_is_no_draft_that_cannot_be_used(tiny_target: Path, tiny_draft: Path) -> None:
+    options = EngineOptions(n_ctx=256, threads=1, allow_plain=True)
+    for path in (tiny_target, tiny_draft):
+
+        def go_on(what: str, _done: float, name: str = path.name) -> bool:
+            return name not in what
+
+        with pytest.raises(Aborted, match=f"{path.name} was cancelled"):
+            load(tiny_target, draft=tiny_draft, options=options, progress=go_on)
+
+
 def test_another_vocabulary_is_refused_as_a_draft(open_engine: Load, tiny_folder: Path) -> None:
     import tiny_gguf
 
@@ -76,10 +87,15 @@ def test_plain_on_request_and_draft_length_zero(open_engine: Load) -> None:
 
 
 def test_text_drafts_stand_beside_a_draft_model_that_was_named(open_engine: Load) -> None:
-    assert set(open_engine(draft_length="auto").speculator.drafters) == {"model", "text"}
-    assert set(open_engine(draft_length=4).speculator.drafters) == {"model"}
-    assert set(open_engine(draft="text").speculator.drafters) == {"text"}
-    assert set(open_engine(draft="none", draft_length="auto").speculator.drafters) == set()
+    cases: list[tuple[dict[str, Any], set[str]]] = [
+        ({"draft_length": "auto"}, {"model", "text"}),
+        ({"draft_length": 4}, {"model"}),
+        ({"draft": "text"}, {"text"}),
+        ({"draft": "none", "draft_length": "auto"}, set()),
+    ]
+    for options, sources in cases:
+        engine = open_engine(**options)
+        assert set(engine.speculator.drafters) == set(engine.describe()["drafters"]) == sources
 
 
 def test_costs_are_measured_again_once_they_no_longer_fit(

@@ -133,9 +133,3 @@ def test_features_that_templates_of_models_use() -> None:
     )
     text, _ = ChatTemplate(source, eos="</s>").render(_messages("s:x", "u: Hi ", "a:Yo"))
     assert text == '1:Hi;2:Yo;{"a": "é", "b": [1, 2]}20</s>'
-
-
-def test_the_last_message_can_be_left_open() -> None:
-    template = ChatTemplate(CHATML)
-    text, _ = template.render(_messages("u:Count", "a:1, 2, "), continue_last=True)
-    assert text.endswith("<|im_start|>assistant\n1, 2,")

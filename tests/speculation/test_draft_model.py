@@ -23,7 +23,7 @@ from toy_runs import (
     speculator,
 )
 
-from spec_local.drafting.model import ModelDrafter, confidence, recent
+from spec_local.drafting.model import ModelDrafter, confidence
 from spec_local.drafting.token_cache import common_prefix
 from spec_local.speculation.controller import FixedController
 
@@ -213,12 +213,7 @@ def test_confidence_is_the_probability_or_a_little_more() -> None:
                 assert confidence(logits, int(logits.argmax())) - exact.max() < 0.1
 
 
-def test_recent_and_common_prefix() -> None:
-    assert recent([1, 2, 3], [4, 5], -1) == [1, 2, 3, 4, 5]
-    assert recent([1, 2, 3], [4, 5], 3) == [3, 4, 5]
-    assert recent([1, 2, 3], [4, 5], 2) == [4, 5]
-    assert recent([1, 2, 3], [4, 5], 1) == [5]
-    assert recent([1], [], 4) == [1]
+def test_common_prefix() -> None:
     for at in range(12):
         a, b = list(range(12)), list(range(12))
         b[at] = -1

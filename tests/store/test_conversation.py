@@ -9,12 +9,13 @@ import pytest
 from spec_local.errors import ContextFullError, UsageError
 from spec_local.sampling.params import Sampling
 from spec_local.session.attachments import Attachment, attached, mentions, with_attachments
-from spec_local.session.conversation import Conversation, fit, reserve_for, title_of
+from spec_local.session.conversation import Conversation, title_of
 from spec_local.session.export import export_to
 from spec_local.session.provenance import Origin, ProvenanceDecoder, TokenText, clip, decode, encode, origins
 from spec_local.session.result import Piece
 from spec_local.session.store import IN_MEMORY, Store
 from spec_local.session.store_records import StoredMessage
+from spec_local.session.window import fit, reserve_for
 from spec_local.speculation.round import Round
 
 

@@ -70,7 +70,13 @@ class ScriptedEngine:
         return sampling.model_copy(update={"top_k": 20}), {"top_k": "model file"}
 
     def describe(self) -> dict[str, Any]:
-        return {"target": self.name, "draft": "scripted-draft", "n_ctx": self.n_ctx, "pad_width": 0}
+        return {
+            "target": self.name,
+            "draft": "scripted-draft",
+            "drafters": ["model", "text"],
+            "n_ctx": self.n_ctx,
+            "pad_width": 0,
+        }
 
     def stream(
         self,

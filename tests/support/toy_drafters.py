@@ -75,7 +75,6 @@ class Breaking:
 
     def __init__(self, inner: Drafter, at: int = 0, *, forgetting: bool = False) -> None:
         self.inner = inner
-        self.source = inner.source
         self._at = -1 if forgetting else at
         self._forgetting = forgetting
         self._calls = 0

@@ -9,10 +9,12 @@ import pytest
 from chat_pilot import chat, words
 from chat_script import Play, ScriptedEngine
 
-from spec_local.errors import BackendError
+from spec_local.errors import Aborted, BackendError
 from spec_local.models_manifest import NotPulledError
+from spec_local.sampling import Sampling
 from spec_local.session.options import EngineOptions
 from spec_local.ui.completion import CompletionList
+from spec_local.ui.events import EngineFacts
 from spec_local.ui.model_picker import Choice, ModelLists, ModelPicker, Row, narrowed
 
 
@@ -77,6 +79,20 @@ async def test_another_model_while_streaming_stops_the_answer_and_loads_once():
         await c.idle()
 
 
+@pytest.mark.parametrize(
+    ("draft", "drafters", "title"),
+    [
+        ("small", ["model", "text"], "big + small"),
+        ("small", ["model"], "big + small"),
+        (None, ["text"], "big + text"),
+        (None, [], "big"),
+    ],
+)
+def test_the_title_names_what_drafts_and_nothing_where_nothing_does(draft, drafters, title):
+    model = {"target": "big", "draft": draft, "drafters": drafters}
+    assert EngineFacts(model, 512, (), Sampling(), {}).title == title
+
+
 async def test_a_load_that_fails_offers_ways_on():
     good = ScriptedEngine()
     tries = []
@@ -101,7 +117,7 @@ async def test_loading_can_be_stopped_and_the_chat_stays():
         if not waits.is_set():
             while progress("target x.gguf", 0.2):
                 waits.wait(0.01)
-            raise BackendError("Loading was cancelled.")
+            raise Aborted("Loading was cancelled.")
         return engine
 
     async with chat(engine=engine, loader=load, ready=False) as c:
@@ -305,7 +321,7 @@ async def test_leaving_while_something_takes_long_says_so_and_a_second_time_leav
     async with chat(engine=engine, loader=load, ready=False) as c:
         await c.until(lambda: c.dialogue.models.busy)
         await c.pilot.press("ctrl+q")
-        await c.until(lambda: "leaving after this step" in c.screen_text())
+        await c.until(lambda: "leaving after this pass" in c.screen_text())
         assert not c.app._exit
         await c.pilot.press("ctrl+q")
         await c.until(lambda: c.app._exit)

@@ -69,7 +69,7 @@ def test_a_wrong_acceptance_probability_is_named(monkeypatch: pytest.MonkeyPatch
 
 def test_an_arg_max_draft_tested_with_its_full_row_is_named() -> None:
     class Greedy:
-        name, tolerates_truncation, needs_draft_rows, reproducible = "rejection", False, True, False
+        name, tolerates_truncation, reproducible = "rejection", False, False
         verify = staticmethod(RULES["rejection"].verify)
 
         def draft_token(self, row: Row, noise: object, position: int) -> int:
@@ -82,7 +82,7 @@ def test_shared_noise_in_a_ratio_test_biases_what_is_emitted(monkeypatch: pytest
     """The structural check sees this in one round; here the statistics alone must see it."""
 
     class Shared:
-        name, tolerates_truncation, needs_draft_rows, reproducible = "rejection", False, True, False
+        name, tolerates_truncation, reproducible = "rejection", False, False
         verify = staticmethod(RULES["rejection"].verify)
 
         def draft_token(self, row: Row, noise: object, position: int) -> int:

@@ -216,10 +216,10 @@ def test_a_draft_that_is_never_compared(check: Callable[[str], Verification], mo
     right = acceptance.Coupled.verify
 
     def verify_all(self: Any, tokens: Any, rows: Any, target_row: Any, noise: Any, position: int) -> Any:
-        verdict = right(self, tokens, rows, target_row, noise, position)
-        if len(tokens) and verdict.accepted == 0:
-            return acceptance.Verdict((tokens[0], *verdict.tokens[1:]), 1, 1)
-        return verdict
+        ruling = right(self, tokens, rows, target_row, noise, position)
+        if len(tokens) and ruling.accepted == 0:
+            return acceptance.Ruling((tokens[0], *ruling.tokens[1:]), 1)
+        return ruling
 
     monkeypatch.setattr(acceptance.Coupled, "verify", verify_all)
     found = check("coupled")
@@ -248,6 +248,18 @@ def test_a_target_with_a_running_state_is_refused_in_a_sentence(
     path = write_recurrent(tmp_path / "recurrent.gguf")
     assert main(["verify", "--quick", "-m", str(path), "-d", "text", "--threads", "1", "--n-ctx", "256"]) == 2
     assert "There is nothing to verify this way: recurrent.gguf keeps a running state" in capsys.readouterr().err
+
+
+def test_what_was_noticed_while_loading_is_said(
+    tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: Any, **__: Any) -> Verification:
+        raise Aborted("Stopped.")
+
+    monkeypatch.setattr("spec_local.bench.verify.verify", stopped)
+    words = ["-m", str(tiny_target), "-d", str(tmp_path / "missing.gguf"), "--allow-plain", "--threads", "1"]
+    assert main(["verify", "--quick", "--n-ctx", "256", *words]) == 130
+    assert capsys.readouterr().err.count("note: Continuing without a draft model.") == 1
 
 
 def test_an_adversary_and_the_text_itself_need_no_draft_model(tiny_target: Path) -> None:

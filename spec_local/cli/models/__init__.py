@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add.add_argument("--draft", metavar="NAME", help="catalogue model that drafts for it")
     add.add_argument("--quantisation", metavar="Q", help="default: read from the file or its name")
     add.add_argument("--sha256", metavar="HEX", help="checksum of the file")
-    add.add_argument("--licence", metavar="TEXT", default="not stated")
+    add.add_argument("--licence", metavar="TEXT", default="not stated", help="its licence (default: not stated)")
 
     remove = actions.add_parser("remove", help="delete a model's stored files, and your own entry of that name")
     remove.add_argument("name", help="name of a model, or NAME:QUANTISATION for that one alone")

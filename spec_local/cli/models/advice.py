@@ -31,6 +31,6 @@ def _offloads() -> bool:
     from spec_local.llama.devices import list_devices
 
     try:
-        return any(device.kind in ("gpu", "integrated gpu") for device in list_devices())
+        return any(device.offloads for device in list_devices())
     except BackendError:
         return False

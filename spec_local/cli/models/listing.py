@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spec_local.cli.exit_codes import ExitCode
-from spec_local.cli.models.output import columns, counted, print_json
+from spec_local.cli.models.output import columns, print_json
 from spec_local.cli.terminal import say
 from spec_local.models_manifest import ListedModel, Pair, list_models, load_catalogue, requantised_path, show_bytes
+from spec_local.words import counted
 
 
 def run_list(arguments: Any) -> int:

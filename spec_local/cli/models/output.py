@@ -35,8 +35,3 @@ def labelled(label: str, text: str) -> str:
     """`label   text`; further lines of the text stand under the first."""
     lines = harmless(text).split("\n")
     return "\n".join(f"{label if i == 0 else '':<{_LABEL}}{line}".rstrip() for i, line in enumerate(lines))
-
-
-def counted(count: int, noun: str) -> str:
-    """`3 tokens`, `1 token`."""
-    return f"{count} {noun}{'s' * (count != 1)}"

@@ -6,7 +6,7 @@ from typing import Any
 
 from spec_local.cli.exit_codes import ExitCode
 from spec_local.cli.models.advice import faster_draft
-from spec_local.cli.models.output import counted, labelled, print_json
+from spec_local.cli.models.output import labelled, print_json
 from spec_local.cli.terminal import say
 from spec_local.errors import ModelError, SpecLocalError
 from spec_local.models_manifest import (
@@ -25,6 +25,7 @@ from spec_local.models_manifest import (
 )
 from spec_local.session.memory import MemoryPlan, plan
 from spec_local.session.options import EngineOptions
+from spec_local.words import counted
 
 
 def run_show(arguments: Any) -> int:
