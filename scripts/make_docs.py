@@ -22,8 +22,8 @@ Written by `python scripts/make_docs.py` from the program's own definitions; do 
 setting can be given as `SPEC_LOCAL_<NAME>` in the environment or in the configuration file (`spec-local config path`).
 `spec-local COMMAND --help` prints the same, with examples and the formats of files.
 
-Exit codes: 0 ok; 1 some items of a batch failed, or `verify` found something wrong; 2 usage; 3 model or file; 4 llama.cpp
-cannot run here, or a worker failed; 130 interrupted.
+Exit codes: 0 ok; 1 some items of a batch failed, or `verify` found something wrong; 2 usage; 3 model or file;
+4 llama.cpp cannot run here, or a worker failed; 130 interrupted.
 """
 
 

@@ -342,8 +342,8 @@ class Context:
             raise
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """See `SharingModel.copy`. In one cache for all, cells are shared, not copied, so this takes no room either. From
-        cache to cache (padded) llama.cpp copies with the next pass: no `checkpoint` or `restore` before that."""
+        """See `SharingModel.copy`. In one cache for all, cells are shared, not copied, so this takes no room either.
+        From cache to cache (padded) llama.cpp copies with the next pass: no `checkpoint` or `restore` before that."""
         self.trim(target, 0)
         if not self.memory.free or self.foothold(source, length) != length:
             raise CacheError(f"The first {length} tokens cannot be taken over: {self.memory.reason}.")

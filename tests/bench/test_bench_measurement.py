@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from spec_local.bench.workloads import BenchPrompt, Workload
 from spec_local.errors import UsageError
 from spec_local.sampling import Sampling
 from spec_local.session.costs import TARGET_ROWS
+from spec_local.speculation.controller import Seat
 from spec_local.speculation.cost import Curve
 
 WORKLOADS = (
@@ -126,10 +129,14 @@ def test_every_arm_decides_about_the_prompt_as_if_the_target_had_just_read_it(mo
     """The target reads it once for all arms; a user's reads it every time, and the draft model then reads it too."""
     engine = TimedEngine()
     player = Player(engine, make_arms(("model",), (2,)), measure_curves(engine, 1), engine.clock)  # type: ignore[arg-type]
-    told = []
+    told: list[int] = []
+
+    def watched(opens: Callable[[Seat, int], str], seat: Seat, read: int) -> str:
+        told.append(read)
+        return opens(seat, read)
+
     for controller in player._controllers.values():
-        opens = controller.opens
-        monkeypatch.setattr(controller, "opens", lambda seat, read, opens=opens: told.append(read) or opens(seat, read))
+        monkeypatch.setattr(controller, "opens", partial(watched, controller.opens))
     prompt = WORKLOADS[0].prompts[1]
     player.read(prompt)
     for arm in make_arms(("model",), (2,))[1:]:

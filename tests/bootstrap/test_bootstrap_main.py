@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bootstrapping import machine, main, wheels
@@ -46,7 +47,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
     """A checkout without a virtual environment, on a machine whose wheel is already built."""
     wheel = tmp_path / "kept.whl"
     monkeypatch.setattr(machine, "look", lambda *_: HERE)
-    monkeypatch.setattr(wheels, "obtain", lambda *_: wheel)
+    monkeypatch.setattr(wheels, "obtain", lambda *_, **__: wheel)
     return Environment(tmp_path / ".venv")
 
 
@@ -95,7 +96,12 @@ def test_rebuild_installs_a_wheel_built_anew(environment: Environment, monkeypat
     set_up(environment, Steps(environment), extras=("chat", "dev"))
     asked: list[bool] = []
     obtain = wheels.obtain
-    monkeypatch.setattr(wheels, "obtain", lambda *a, anew: asked.append(anew) or obtain(*a))
+
+    def watched(*words: Any, anew: bool) -> Path:
+        asked.append(anew)
+        return obtain(*words)
+
+    monkeypatch.setattr(wheels, "obtain", watched)
     stamp, again = environment.stamp(), Steps(environment)
     main.set_up(main.CHECKOUT, environment, "d", ("chat",), again, True)
     assert again.titles == ALL[1:]

@@ -55,6 +55,26 @@ def test_a_load_that_is_interrupted_ends_as_interrupted(
     assert shown.out == "" and "cancelled" not in shown.err and "Traceback" not in shown.err
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.usefixtures("own_folders")
+def test_an_interrupt_before_the_first_token_keeps_the_earlier_answer(
+    tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefill = engine.Engine.prefill
+
+    def interrupted(self: engine.Engine, *words: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        self.cancel()  # the signal itself waits for the main thread
+        prefill(self, *words)
+
+    monkeypatch.setattr(engine.Engine, "prefill", interrupted)
+    answer = tmp_path / "answer.txt"
+    answer.write_text("an earlier answer")
+    words = ["generate", "-p", "the abcd", "--raw", "-o", str(answer), "-m", str(tiny_target), "-d", "none"]
+    assert main([*words, "--threads", "1", "--n-ctx", "256"]) == 130
+    assert answer.read_text() == "an earlier answer"
+
+
 def test_every_error_has_its_exit_code() -> None:
     kinds: dict[type[errors.SpecLocalError], int] = {errors.UsageError: 2, errors.DownloadError: 3}
     kinds |= {errors.WorkerError: 4, errors.Aborted: 130, errors.SpecLocalError: 4}

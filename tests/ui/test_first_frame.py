@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
@@ -48,3 +49,13 @@ def test_where_nobody_knows_the_size_there_is_no_frame(
 def test_a_low_terminal_has_no_title_line() -> None:
     assert UNTITLED in frame(UNTITLED, 80, LOW)
     assert UNTITLED not in frame(UNTITLED, 80, LOW - 1)
+
+
+def test_a_termination_takes_it_away_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(os, "get_terminal_size", lambda *_: size(80, 24))
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended, first_frame(UNTITLED):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert capsys.readouterr().err.endswith("\x1b[?1049l")
+    assert signal.getsignal(signal.SIGTERM) is before
