@@ -26,6 +26,9 @@ _READ_AGAIN = 2
 """Accepted tokens that a target with saved states reads again after a rejection, about."""
 STALE_SCALE, STALE_SHAPE = 1.6, 1.35
 """Factors by which rounds may disagree with the measurement before it should be made again."""
+FASTER_SAMPLES, FASTER_SHARE = 8, 0.75
+"""So many passes, and this share of all, that were faster than the measurement by more than the scale's factor: it was
+made on a busy machine. The scale itself moves too slowly for an answer or two to show that."""
 TILES, TILE_GAIN, TILE_LOSS = (8, 4, 2), 0.95, 1.03
 """Sizes of a kernel's tile of rows that are looked for: filling all passes up to whole tiles must save this much on
 average and may cost this much for one width."""
@@ -51,6 +54,7 @@ class Curve:
         self._table = [table[min(self.width(n), ROWS)] for n in range(ROWS + 1)]  # seconds at scale 1
         self._scales: dict[int, float] = {}
         self._scaled: dict[int, list[float]] = {}  # tables asked for since the last update
+        self._samples = self._faster = 0  # passes seen, and those that were far faster than measured
 
     def width(self, rows: int) -> int:
         """Rows with which a pass over `rows` rows takes least."""
@@ -92,6 +96,8 @@ class Curve:
 
     def scale_by(self, ratio: float, context: int = 0) -> float:
         """Take in that passes took `ratio` times what the curve says; returns the clamped innovation."""
+        self._samples += 1
+        self._faster += ratio * self._scale(context) < 1 / STALE_SCALE
         innovation = min(max(ratio - 1, -CLAMP), CLAMP)
         self._scales[context.bit_length()] = self._scale(context) * (1 + SCALE_WEIGHT * innovation)
         self._scaled.clear()
@@ -101,6 +107,8 @@ class Curve:
     def stale(self) -> bool:
         """Whether rounds have come to disagree with the measured points so much that they no longer describe this
         machine: another clock or load at short contexts, or another shape."""
+        if self._faster >= max(FASTER_SAMPLES, FASTER_SHARE * self._samples):
+            return True
         scale = self._scales[min(self._scales)] if self._scales else 1.0
         shape = [self._table[n] / s for n, s in self.points.items() if n <= ROWS and self.width(n) == n]
         return not (1 / STALE_SCALE < scale < STALE_SCALE and max(shape) < STALE_SHAPE and min(shape) > 1 / STALE_SHAPE)

@@ -104,3 +104,13 @@ def test_one_slow_width_is_no_tile() -> None:
     assert all(Curve(_POINTS).width(n) == n for n in range(1, ROWS))
     flat = {n: 0.1 + 0.001 * n for n in (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)}
     assert all(Curve(flat).width(n) == n for n in range(1, ROWS))
+
+
+def test_a_measurement_made_on_a_busy_machine_is_stale_after_one_short_answer() -> None:
+    busy, quiet = Curve({1: 0.6, 4: 1.0}), Curve({1: 0.1, 4: 0.2})
+    stalls = Curve({1: 0.1, 4: 0.2})
+    for rows in (1, 2, 1, 4, 1, 3, 1, 2, 1, 1, 4, 1):
+        busy.update(rows, quiet.seconds(rows), 30)
+        stalls.update(rows, 0.7 if rows == 4 else quiet.seconds(rows), 30)
+    assert busy.stale
+    assert not stalls.stale
