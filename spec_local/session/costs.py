@@ -29,7 +29,8 @@ def cost_profile(loaded: Loaded, progress: LoadProgress | None = None) -> CostPr
     path = saved_path("costs", key)
     if (saved := read_saved(path, key)) is not None:
         try:
-            return CostProfile.from_dict(saved)
+            if not (profile := CostProfile.from_dict(saved)).stale:
+                return profile
         except ValueError:
             pass
     longest = max(2, options.max_rows)
@@ -39,7 +40,8 @@ def cost_profile(loaded: Loaded, progress: LoadProgress | None = None) -> CostPr
     if loaded.draft is not None:
         draft = measure(loaded.draft, [n for n in DRAFT_ROWS if n <= options.batch_size], go_on=go_on)
     profile = CostProfile(Curve(target), None if draft is None else Curve(draft), key)
-    write_saved(path, profile.as_dict())
+    if not profile.stale:  # measured while something else took the processor: the next start tries again
+        write_saved(path, profile.as_dict())
     return profile
 
 

@@ -26,6 +26,8 @@ _READ_AGAIN = 2
 """Accepted tokens that a target with saved states reads again after a rejection, about."""
 STALE_SCALE, STALE_SHAPE = 1.6, 1.35
 """Factors by which rounds may disagree with the measurement before it should be made again."""
+IMPOSSIBLE = 2.0
+"""No pass takes so many times what a pass over more rows takes, tiles or not."""
 FASTER_SAMPLES, FASTER_SHARE = 8, 0.75
 """So many passes, and this share of all, that were faster than the measurement by more than the scale's factor: it was
 made on a busy machine. The scale itself moves too slowly for an answer or two to show that."""
@@ -109,6 +111,9 @@ class Curve:
         machine: another clock or load at short contexts, or another shape."""
         if self._faster >= max(FASTER_SAMPLES, FASTER_SHARE * self._samples):
             return True
+        seconds = list(self.points.values())
+        if any(min(seconds[i:]) * IMPOSSIBLE < s for i, s in enumerate(seconds)):
+            return True  # more rows cannot take so much less: the machine was busy in the middle of measuring
         scale = self._scales[min(self._scales)] if self._scales else 1.0
         shape = [self._table[n] / s for n, s in self.points.items() if n <= ROWS and self.width(n) == n]
         return not (1 / STALE_SCALE < scale < STALE_SCALE and max(shape) < STALE_SHAPE and min(shape) > 1 / STALE_SHAPE)

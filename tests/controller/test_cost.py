@@ -114,3 +114,8 @@ def test_a_measurement_made_on_a_busy_machine_is_stale_after_one_short_answer() 
         stalls.update(rows, 0.7 if rows == 4 else quiet.seconds(rows), 30)
     assert busy.stale
     assert not stalls.stale
+
+
+def test_a_measurement_in_which_many_rows_take_less_than_one_is_stale_from_the_start() -> None:
+    assert Curve({1: 0.635, 4: 1.88, 8: 1.621, 12: 0.434, 16: 0.474}).stale
+    assert not Curve({1: 0.11, 2: 0.14, 3: 0.28, 4: 0.22, 5: 0.33, 6: 0.29, 8: 0.31, 12: 0.48}).stale  # tiles
