@@ -108,7 +108,8 @@ class Curve:
     @property
     def stale(self) -> bool:
         """Whether rounds have come to disagree with the measured points so much that they no longer describe this
-        machine: another clock or load at short contexts, or another shape."""
+        machine: another clock or load at short contexts, or another shape. Or the points cannot be true in themselves:
+        the machine was busy while they were measured."""
         if self._faster >= max(FASTER_SAMPLES, FASTER_SHARE * self._samples):
             return True
         seconds = list(self.points.values())
