@@ -2,7 +2,7 @@
 
 The target writes one text per kind of prompt; both models then read it in wide passes. At every position the rows of
 each sampling are made from the recorded logits, tokens are drawn from the target's, and everything the rules would
-accept follows in closed form (spec_local.bench.acceptance_rates): no rule is run and nothing is decoded again.
+accept follows in closed form (tabulating.acceptance_rates): no rule is run and nothing is decoded again.
 
     python scripts/acceptance_table.py record texts.jsonl
     python scripts/acceptance_table.py table texts.jsonl
@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from replaying.costs import COSTS
+from tabulating.acceptance_rates import RULES, Pair, Step, rates
 
-from spec_local.bench.acceptance_rates import RULES, Pair, Step, rates
-from spec_local.bench.traces import COSTS
 from spec_local.language_model import Chunk
 from spec_local.llama.context import Context
 from spec_local.sampling import Sampling, Transform

@@ -1,11 +1,12 @@
-"""The conformance run: with every pass padded to one width, every arm must give plain decoding's tokens.
+"""The long conformance run: with every pass padded to one width, every arm must give plain decoding's tokens.
 
     python scripts/conformance.py [-m TARGET] [-d DRAFT] [--tokens N] [--seeds N] [--prompts N] [--width N] ...
 
 A pass of one row and a pass of many go through different kernels, so their logits differ in the last bits and a
 near-tie may fall the other way. Padded to one width the kernels are the same, and there is no excuse for a difference.
 Arms: the draft model with drafts of 1, 4 and 7 tokens, text drafts, a drafter that is always wrong, one that is wrong
-at every place in turn, and plain decoding; greedy, and at temperature 0.8 with several seeds.
+at every place in turn, and plain decoding; greedy, and at temperature 0.8 with several seeds. `spec-local verify` runs
+such arms on short answers, on its own caches; here answers are long and come through the whole engine.
 
 The full matrix on the default pair takes an hour on two quiet older cores; `--first-prompt` does it in
 parts. Prints a line for each arm and, last, one JSON object; the exit code is 1 where an arm differs.
@@ -19,9 +20,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from spec_local.bench.adversary import always_wrong, right_then_wrong
-from spec_local.drafting.drafter import Drafter
-from spec_local.drafting.text import TextDrafter
+from spec_local.bench.conformance import CONTENDERS, Arms, contender
+from spec_local.drafting.draft import MODEL_SOURCE
 from spec_local.drafting.token_cache import common_prefix
 from spec_local.sampling import Sampling
 from spec_local.session.engine import Engine, load
@@ -63,16 +63,14 @@ class Arm:
         return f"{setting}: {outcome} ({self.tokens} tokens, {self.tokens_per_pass:.2f} per pass{rate})"
 
 
-def run(
-    engine: Engine, prompts: Sequence[str], settings: Sequence[Sampling], arms: Sequence[tuple[str, int]]
-) -> Iterator[Arm]:
+def run(engine: Engine, prompts: Sequence[str], settings: Sequence[Sampling], arms: Arms) -> Iterator[Arm]:
     """Answer every prompt under every setting plainly and with every arm, from an empty cache each time.
 
     Args:
         engine: Loaded with `pad_width`; its drafters and controller are exchanged, and put back.
         prompts: Users' texts.
         settings: Sampling with seed and max_tokens.
-        arms: Drafter ("model", "text", "always wrong", "wrong in turn") and draft length.
+        arms: Drafters with their draft lengths; "model" only where the engine has one.
     """
     speculator = engine.speculator
     drafters, controller = dict(speculator.drafters), speculator.controller
@@ -82,7 +80,9 @@ def run(
             tokens = [*engine.tokenize(Request(prompt))[0], *plain.token_ids]
             for name, length in arms:
                 speculator.drafters.clear()
-                speculator.drafters[name] = _drafter(name, length, drafters, tokens, engine.vocabulary.size)
+                drafter = contender(name, drafters.get(MODEL_SOURCE), tokens, engine.vocabulary.size, length)
+                assert drafter is not None, "there is an arm for every drafter there is"
+                speculator.drafters[name] = drafter
                 speculator.controller = FixedController(name, length)
                 answer = _answer(engine, prompt, sampling)
                 yield Arm(
@@ -107,14 +107,6 @@ def _answer(engine: Engine, prompt: str, sampling: Sampling, speculate: bool = T
     return engine.generate(prompt, sampling=sampling, speculate=speculate)
 
 
-def _drafter(name: str, length: int, own: dict[str, Drafter], tokens: Sequence[int], n_vocab: int) -> Drafter:
-    if name == "always wrong":
-        return always_wrong(tokens, n_vocab)
-    if name == "wrong in turn":
-        return right_then_wrong(tokens, n_vocab, length)
-    return TextDrafter() if name == "text" else own[name]
-
-
 def _end(result: Result) -> tuple[object, ...]:
     return result.token_ids, result.text, result.finish_reason, result.limit
 
@@ -135,7 +127,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--prompts", type=int, default=len(PROMPTS))
     parser.add_argument("--first-prompt", type=int, default=0, help="to do the matrix in parts")
-    parser.add_argument("--drafters", default="model,text,always wrong,wrong in turn", help="comma-separated")
+    parser.add_argument("--drafters", default=",".join(CONTENDERS), help="comma-separated")
     parser.add_argument("--width", type=int, default=8)
     parser.add_argument("--threads", type=int, default=0)
     arguments = parser.parse_args()
@@ -145,12 +137,12 @@ def main() -> int:
     done: list[Arm] = []
     with load(arguments.target, draft=arguments.draft, options=options) as engine:
         lengths = sorted({1, width // 2, width - 1})
-        arms = [("model", length) for length in lengths if "model" in engine.speculator.drafters]
-        arms += [("text", width - 1), ("always wrong", width - 1), ("wrong in turn", width - 1)]
+        arms = [(MODEL_SOURCE, length) for length in lengths if MODEL_SOURCE in engine.speculator.drafters]
+        arms += [(name, width - 1) for name in CONTENDERS if name != MODEL_SOURCE]
         arms = [arm for arm in arms if arm[0] in arguments.drafters.split(",")]
         first = arguments.first_prompt
         prompts = PROMPTS[first : first + arguments.prompts]
-        for arm in run(engine, prompts, settings(arguments.seeds, arguments.tokens), arms):
+        for arm in run(engine, prompts, settings(arguments.seeds, arguments.tokens), tuple(arms)):
             print(arm.line(), flush=True)
             done.append(arm)
         model = engine.describe()

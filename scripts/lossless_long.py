@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from spec_local.bench.conformance import Arms, Setting
+from spec_local.bench.conformance import CONTENDERS, Arms, Setting
 from spec_local.bench.report import table
 from spec_local.bench.verify import LiveRun, Plan, verify
 from spec_local.sampling import RULES, Sampling
@@ -45,7 +45,7 @@ def make_plan(seed: int, tokens: int, reproducible: bool) -> Plan:
         return Sampling(**own, seed=1000 * seed + number, max_tokens=count, min_tokens=count)
 
     greedy = Sampling(temperature=0.0, seed=seed, max_tokens=tokens, min_tokens=tokens)
-    arms: Arms = tuple((name, 1 + (seed + i) % 7) for i, name in enumerate(("model", "text", "wrong", "teasing")))
+    arms: Arms = tuple((name, 1 + (seed + i) % 7) for i, name in enumerate(CONTENDERS))
     settings = [Setting(prompts[seed % len(prompts)], greedy, arms)]
     if reproducible:
         settings.append(Setting(prompts[(seed + 1) % len(prompts)], sampling(0, tokens), arms))

@@ -13,8 +13,10 @@ import json
 import sys
 from pathlib import Path
 
+from replaying.trace_file import save
+
 from spec_local.bench.trace_recording import draft_rows, record_trace
-from spec_local.bench.traces import Trace, save
+from spec_local.bench.traces import Trace
 from spec_local.errors import SpecLocalError
 from spec_local.sampling import Sampling
 from spec_local.session.engine import load

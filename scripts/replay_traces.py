@@ -14,8 +14,11 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from replaying.costs import COSTS
+from replaying.trace_file import load
+
 from spec_local.bench.results import geometric_mean
-from spec_local.bench.traces import COSTS, Costs, Trace, TraceText, load, oracle_seconds, plain_seconds, replay, seconds
+from spec_local.bench.traces import Costs, Trace, TraceText, oracle_seconds, plain_seconds, replay, seconds
 from spec_local.speculation.adaptive import AdaptiveController
 from spec_local.speculation.controller import FixedController
 

@@ -14,6 +14,7 @@ from textual.content import Content
 from spec_local.session.attachments import mention
 from spec_local.ui.commands import BY_NAME, COMMANDS
 from spec_local.ui.lines_view import LinesView
+from spec_local.ui.tones import FAINT
 from spec_local.ui.visible import visible
 
 if TYPE_CHECKING:
@@ -139,9 +140,9 @@ class CompletionList(LinesView):
         lines = []
         for i, candidate in enumerate(shown, start):
             line = Content(visible(candidate.label)).truncate(column, ellipsis=True, pad=True)
-            line = line + Content.styled(candidate.summary, "$foreground 55%")
+            line = line + Content.styled(candidate.summary, FAINT)
             line = line.truncate(width, ellipsis=True, pad=True)
             lines.append(line.stylize("bold on $primary 30%") if i == self._at else line)
         if len(self._all) > _SHOWN:
-            lines.append(Content.styled(f"{self._at + 1} of {len(self._all)}", "$foreground 55%"))
+            lines.append(Content.styled(f"{self._at + 1} of {len(self._all)}", FAINT))
         return lines

@@ -16,14 +16,13 @@ from textual.widgets.option_list import Option
 
 from spec_local.ui.finder import Finder
 from spec_local.ui.lines_view import LinesView
+from spec_local.ui.tones import DIM
 from spec_local.ui.visible import visible
 from spec_local.words import counted
 
 if TYPE_CHECKING:
     from spec_local.session.store import Store
     from spec_local.session.store_records import Found
-
-FAINT = "dim"
 
 
 class Hint(LinesView):
@@ -34,7 +33,7 @@ class Hint(LinesView):
         self._text = text
 
     def build(self, width: int) -> Sequence[Content]:
-        return [Content.styled(self._text, FAINT).truncate(width, ellipsis=True)]
+        return [Content.styled(self._text, DIM).truncate(width, ellipsis=True)]
 
 
 class ConversationPicker(ModalScreen["Found | None"]):
@@ -63,7 +62,7 @@ class ConversationPicker(ModalScreen["Found | None"]):
         self._found = self._store.find(text)
         lines = [(_conversation_line(found), True) for found in self._found]
         nothing = "Nothing is found." if text.strip() else "There is no conversation yet."
-        self.query_one(Finder).show(lines or [(Content.styled(nothing, FAINT), False)])
+        self.query_one(Finder).show(lines or [(Content.styled(nothing, DIM), False)])
 
     def on_finder_chosen(self, event: Finder.Chosen) -> None:
         if event.index < len(self._found):
@@ -73,7 +72,7 @@ class ConversationPicker(ModalScreen["Found | None"]):
 def _conversation_line(found: Found) -> Content:
     when = datetime.fromtimestamp(found.updated).strftime("%Y-%m-%d %H:%M")
     count = counted(found.messages, "message")
-    line = Content.assemble(visible(found.title or "Untitled"), "\n", (f"{when} · {count}", FAINT))
+    line = Content.assemble(visible(found.title or "Untitled"), "\n", (f"{when} · {count}", DIM))
     return line + Content.styled(f"\n{visible(found.snippet)}", "$text-accent") if found.snippet else line
 
 

@@ -14,12 +14,11 @@ from spec_local.session.store_records import StoredMessage
 from spec_local.ui.completion import Candidate, CompletionList, candidates
 from spec_local.ui.composer import Composer
 from spec_local.ui.lines_view import LinesView
+from spec_local.ui.tones import QUIET, WARN
 from spec_local.ui.visible import visible
 
 if TYPE_CHECKING:
     from spec_local.ui.app import ChatApp
-
-FAINT = "$foreground 70%"
 
 
 class Waiting(LinesView):
@@ -41,7 +40,7 @@ class Waiting(LinesView):
 
     def build(self, width: int) -> Sequence[Content]:
         line = " ".join(visible(self._text[: 4 * width]).split())
-        return [Content.assemble(("waiting  ", "$text-warning"), (line, FAINT)).truncate(width, ellipsis=True)]
+        return [Content.assemble(("waiting  ", WARN), (line, QUIET)).truncate(width, ellipsis=True)]
 
 
 class InputBox(Vertical):

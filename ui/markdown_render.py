@@ -15,6 +15,7 @@ from rich.cells import cell_len
 from textual.content import Content, Span
 from textual.style import Style
 
+from spec_local.ui.tones import FAINT
 from spec_local.ui.visible import visible
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from textual.highlight import HighlightTheme
 
 HEADINGS = {"h1": "bold underline $text-primary", "h2": "bold $text-primary", "h3": "bold $text-accent"}
-QUOTE_BAR, RULE, FAINT = "$text-primary 60%", "$foreground 30%", "$foreground 50%"
+QUOTE_BAR, RULE = "$text-primary 60%", "$foreground 30%"
 CODE_INLINE, LINK, CODE = "$text-warning on $foreground 8%", "underline $text-accent", "on $foreground 5%"
 _INLINE = {"em": "italic", "strong": "bold", "s": "strike"}
 _BULLETS = "•▪‣◦"

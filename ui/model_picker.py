@@ -16,9 +16,10 @@ from textual.content import Content
 from textual.screen import ModalScreen
 
 from spec_local.errors import SpecLocalError
-from spec_local.ui.dialogs import FAINT, Heading, Hint
+from spec_local.ui.dialogs import Heading, Hint
 from spec_local.ui.figures import megabytes
 from spec_local.ui.finder import Finder
+from spec_local.ui.tones import DIM, GOOD
 from spec_local.ui.visible import visible
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class ModelPicker(ModalScreen["Choice | None"]):
             yield Hint("Enter chooses · ↑ ↓ move · Esc goes back")
 
     def on_mount(self) -> None:
-        self.query_one(Finder).show([(Content.styled("looking at what is here …", FAINT), False)])
+        self.query_one(Finder).show([(Content.styled("looking at what is here …", DIM), False)])
         self._list_targets()
 
     def action_back(self) -> None:
@@ -193,7 +194,7 @@ class ModelPicker(ModalScreen["Choice | None"]):
         column = max((cell_len(row.label) for row in shown if row.choice is not None), default=0)
         lines = [(_row_line(row, min(column, _WIDEST_NAME), row.label in self._loaded), _can_be(row)) for row in shown]
         at = next((i for i, row in enumerate(shown) if _can_be(row) and row.label in self._loaded), None)
-        nothing = [(Content.styled("Nothing has that in its name.", FAINT), False)]
+        nothing = [(Content.styled("Nothing has that in its name.", DIM), False)]
         self.query_one(Finder).show(lines or nothing, None if self._target else at)
 
     def on_finder_chosen(self, event: Finder.Chosen) -> None:
@@ -230,11 +231,11 @@ def narrowed(rows: Sequence[Row], text: str) -> list[Row]:
 def _row_line(row: Row, column: int, loaded: bool) -> Content:
     if row.heading:
         return Content.styled(row.label, "bold $text-primary")
-    mark = Content.styled("● ", "$text-success") if loaded else Content("  ")
+    mark = Content.styled("● ", GOOD) if loaded else Content("  ")
     line = mark + visible(row.label)
     if not row.note:
         return line
     if row.choice is None:  # a reason is a sentence, and needs its room
-        return line + Content.styled(f"\n    {visible(row.note)}", FAINT)
+        return line + Content.styled(f"\n    {visible(row.note)}", DIM)
     space = " " * max(2, column + 4 - line.cell_length)
-    return line + space + Content.styled(visible(row.note), FAINT)
+    return line + space + Content.styled(visible(row.note), DIM)

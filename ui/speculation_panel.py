@@ -10,8 +10,8 @@ from textual.content import Content
 from spec_local.ui import figures as show
 from spec_local.ui.figures import TurnFigures
 from spec_local.ui.lines_view import EMPTY, LinesView
+from spec_local.ui.tones import ACCENT, FAINT, GOOD, WARN
 
-FAINT, GOOD, BAD, ACCENT = "$foreground 55%", "$text-success", "$text-warning", "$text-primary"
 _MOST_POSITIONS = 8
 
 
@@ -75,7 +75,7 @@ def _bar(share: float, width: int, style: str = ACCENT) -> tuple[tuple[str, str]
 
 
 def _title(state: str, width: int) -> Content:
-    mark = Content.assemble(("● ", GOOD if state == "on" else BAD), (state, "bold"))
+    mark = Content.assemble(("● ", GOOD if state == "on" else WARN), (state, "bold"))
     title = Content.styled("Speculation", "bold")
     return title + " " * max(1, width - title.cell_length - mark.cell_length) + mark
 
@@ -89,7 +89,7 @@ def _state(f: TurnFigures, next_on: bool, width: int) -> list[Content]:
     lines = [_title(f.state or ("on" if f.speculate else "off"), width)]
     lines += [line.stylize(FAINT) for line in Content(reason).wrap(width)[:3]] if reason else []
     if next_on != f.speculate:
-        lines.append(Content.styled(f"{'on' if next_on else 'off'} for the next answer", BAD))
+        lines.append(Content.styled(f"{'on' if next_on else 'off'} for the next answer", WARN))
     return lines
 
 
@@ -131,7 +131,7 @@ def _acceptance(f: TurnFigures, width: int) -> list[Content]:
 def _speed(f: TurnFigures, width: int) -> list[Content]:
     s = f.statistics
     known = s.speedup_estimate if s.tested else None
-    style = "" if known is None else GOOD if known >= 1 else BAD
+    style = "" if known is None else GOOD if known >= 1 else WARN
     return [
         _row("decode", show.speed(s.tokens_per_s), width, "bold"),
         _row("plain, estimated", show.speed(s.plain_tokens_per_s_estimate), width),
@@ -156,7 +156,7 @@ def _cost(f: TurnFigures, width: int, memory: int | None) -> list[Content]:
     if f.n_ctx and f.context_used is not None:
         lines.append(_row("context", f"{f.context_used} of {f.n_ctx}", width))
         share = f.context_used / f.n_ctx
-        lines.append(Content.assemble(*_bar(share, width, BAD if share > 0.9 else ACCENT)))
+        lines.append(Content.assemble(*_bar(share, width, WARN if share > 0.9 else ACCENT)))
     else:
         lines.append(_row("context", "–", width))
     if memory is not None:

@@ -14,12 +14,12 @@ from spec_local.ui import figures as show
 from spec_local.ui.events import EngineFacts
 from spec_local.ui.figures import TurnFigures
 from spec_local.ui.lines_view import LinesView
+from spec_local.ui.tones import FAINT, GOOD, WARN
 from spec_local.ui.visible import visible
 
 _FLASH_S = 4.0
 _HINT_WIDTH = 13
 """Cells kept free for the shortest hint and the mark, beside an answer's figures."""
-FAINT, GOOD, WARN = "$foreground 55%", "$text-success", "$text-warning"
 
 
 class TitleLine(LinesView):

@@ -17,6 +17,7 @@ from textual.widgets import Button
 from spec_local.errors import SpecLocalError
 from spec_local.session.store_records import StoredMessage
 from spec_local.ui.lines_view import LinesView
+from spec_local.ui.tones import FAINT
 from spec_local.ui.turn_view import TurnView, legend
 from spec_local.ui.visible import visible
 from spec_local.words import counted
@@ -53,7 +54,7 @@ class Notice(LinesView):
 
     def build(self, width: int) -> Sequence[Content]:
         lines: list[Content] = []
-        for part, style in ((self.text, ""), (self.hint, "$foreground 60%")):
+        for part, style in ((self.text, ""), (self.hint, FAINT)):
             for line in visible(part).split("\n") if part else ():
                 lines += [piece.stylize(style) for piece in Content(line).wrap(width)] or [Content()]
         return lines
@@ -136,7 +137,7 @@ class EmptyState(LinesView):
             ("Enter sends, Ctrl+J or Shift+Enter begins a new line, Esc stops an answer.", ""),
             ("@path attaches a text file. / lists the commands, F1 the keys.", ""),
             ("", ""),
-            ("Each answer shows how much of it was drafted, and whether that made it faster.", "$foreground 55%"),
+            ("Each answer shows how much of it was drafted, and whether that made it faster.", FAINT),
         ]
         lines: list[Content] = []
         for text, style in rows:

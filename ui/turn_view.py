@@ -16,10 +16,10 @@ from spec_local.ui import figures as show
 from spec_local.ui.figures import TurnFigures
 from spec_local.ui.lines_view import EMPTY, LinesView
 from spec_local.ui.markdown_document import MarkdownDocument
+from spec_local.ui.tones import ERROR, FAINT, WARN
 from spec_local.ui.visible import visible
 from spec_local.words import counted
 
-FAINT, WARN, ERROR = "$foreground 50%", "$text-warning", "$text-error"
 ORIGIN_STYLES = {
     Origin.ACCEPTED: "$text-success",
     Origin.CORRECTION: "underline $text-error",

@@ -8,6 +8,8 @@ from spec_local.drafting.draft import Draft
 from spec_local.drafting.drafter import DraftRequest
 
 SOURCE = "adversary"
+ALWAYS_WRONG, WRONG_IN_TURN = "always wrong", "wrong in turn"
+"""What the two are called as arms of a run."""
 
 
 class Adversary:

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from spec_local.bench.adversary import SOURCE, always_wrong, right_then_wrong
+from spec_local.bench.adversary import ALWAYS_WRONG, SOURCE, WRONG_IN_TURN, always_wrong, right_then_wrong
 from spec_local.bench.findings import Kind, Problem, broke_off
 from spec_local.bench.margins import chooser, miss
 from spec_local.bench.rig import Rig, feed
+from spec_local.drafting.draft import MODEL_SOURCE, TEXT_SOURCE
 from spec_local.drafting.drafter import Drafter
 from spec_local.drafting.text import TextDrafter
 from spec_local.errors import CacheError
@@ -22,8 +23,10 @@ from spec_local.language_model import Chunk
 from spec_local.sampling.params import Sampling
 from spec_local.speculation.sequence import Sequence
 
+CONTENDERS = (MODEL_SOURCE, TEXT_SOURCE, ALWAYS_WRONG, WRONG_IN_TURN)
+"""Who drafts: the draft model, the text itself, two adversaries that know the answer."""
 Arms = tuple[tuple[str, int], ...]
-"""Drafters ("model", "text", "wrong", "teasing") with their draft lengths."""
+"""Contenders with their draft lengths."""
 Report = Callable[[str], None]
 """Told what is being done now."""
 
@@ -112,24 +115,33 @@ def conformance(rig: Rig, settings: tuple[Setting, ...], report: Report) -> Conf
         plain_tokens += len(plain.emitted)
         for drafter, length in setting.arms:
             report(f"conformance: {drafter} drafts of {length} at temperature {setting.sampling.temperature:g}")
-            if (made := _drafter(rig, drafter, plain, length)) is not None:
+            made = contender(drafter, rig.padded_draft, plain.tokens, rig.padded_target.n_vocab, length)
+            if made is not None:
                 arms.append(_arm(rig, setting, plain, drafter, made, length))
     return Conformance(rig.pad_width, plain_tokens, tuple(arms), tuple(_problems(arms)))
 
 
-def _drafter(rig: Rig, name: str, plain: Sequence, length: int) -> Drafter | None:
-    n_vocab = rig.padded_target.n_vocab
-    if name == "model":
-        return rig.padded_draft
-    if name == "text":
+def contender(name: str, model: Drafter | None, answer: list[int], n_vocab: int, longest: int) -> Drafter | None:
+    """The drafter of an arm.
+
+    Args:
+        name: One of `CONTENDERS`.
+        model: The draft model; None where there is none, and then there is no such arm.
+        answer: Prompt and answer of plain decoding.
+        n_vocab: Entries in the vocabulary.
+        longest: Most tokens in a draft.
+    """
+    if name == MODEL_SOURCE:
+        return model
+    if name == TEXT_SOURCE:
         return TextDrafter()
-    if name == "wrong":
-        return always_wrong(plain.tokens, n_vocab)
-    return right_then_wrong(plain.tokens, n_vocab, length)
+    if name == ALWAYS_WRONG:
+        return always_wrong(answer, n_vocab)
+    return right_then_wrong(answer, n_vocab, longest)
 
 
 def _arm(rig: Rig, setting: Setting, plain: Sequence, name: str, drafter: Drafter, length: int) -> ArmResult:
-    source = SOURCE if name in ("wrong", "teasing") else name
+    source = SOURCE if name in (ALWAYS_WRONG, WRONG_IN_TURN) else name
     result = _empty(name, length, setting)
     try:
         run = rig.play_padded(setting.prompt, setting.sampling, {source: drafter}, length)
@@ -191,7 +203,7 @@ def _problems(arms: list[ArmResult]) -> list[Problem]:
                 f"{d.plain_text} ({d.plain}), {d.margin:.3g} in logits away from being chosen"
             )
             problems.append(Problem("conformance", Kind.TOKENS, message))
-        elif arm.drafter == "wrong" and arm.accepted:
+        elif arm.drafter == ALWAYS_WRONG and arm.accepted:
             message = f"{arm.name}: {arm.accepted} of {arm.tested} wrong drafted tokens count as accepted"
             problems.append(Problem("conformance", Kind.TOKENS, message))
     return problems

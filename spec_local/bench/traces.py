@@ -9,9 +9,8 @@ target's text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -65,34 +64,6 @@ class Costs:
     def profile(self) -> CostProfile:
         """A fresh profile that starts from these points."""
         return CostProfile(Curve(self.target), Curve(self.draft))
-
-
-def _ms(**by_rows: float) -> dict[int, float]:
-    return {int(rows.removeprefix("r")): ms / 1e3 for rows, ms in by_rows.items()}
-
-
-_T_Q8 = _ms(r1=135, r2=133, r3=159, r4=174, r5=262, r8=265, r16=417)
-_T_Q4K = _ms(r1=72, r2=109, r3=134, r4=124, r5=159, r8=223, r16=273)
-_D_Q4K = _ms(r1=51, r2=56, r3=67, r4=73, r5=104, r8=123, r16=202)
-_D_Q40 = _ms(r1=38, r2=52, r3=65, r4=46, r5=67, r8=86, r16=144)
-_T_Q8_AVX2 = _ms(r1=146, r2=200, r3=380, r4=280, r5=460, r6=370, r7=540, r8=460, r12=630, r16=810)
-_D_Q40_AVX2 = _ms(r1=36, r2=45, r3=64, r4=68, r8=97, r16=150, r64=514)
-
-
-def _line(first: float, slope: float) -> dict[int, float]:
-    return {n: first * (1 + slope * (n - 1)) for n in (1, 64)}
-
-
-COSTS = {
-    "A": Costs("1.5B Q8_0 + 0.5B Q4_0, 2 cores", _T_Q8, _D_Q40),
-    "B": Costs("1.5B Q4_K_M + 0.5B Q4_K_M, 2 cores", _T_Q4K, _D_Q4K),
-    "C": Costs("1.5B Q4_K_M + 0.5B Q4_0, 2 cores", _T_Q4K, _D_Q40),
-    "AVX2": Costs("1.5B Q8_0 + 0.5B Q4_0, 2 older cores", _T_Q8_AVX2, _D_Q40_AVX2),
-    "flat": Costs("flat, like a GPU", _line(0.02, 0.03), _line(0.0016, 0.03)),
-    "linear": Costs("linear, each row 0.85 of the first", _line(0.1, 0.85), _line(0.029, 0.85)),
-}
-"""Cost tables measured on 2-core machines, one with AVX-512 (A, B, C; 256 tokens cached) and one with AVX2 only, whose
-last tile of rows is dear unless it is full; and two made ones."""
 
 
 class TraceText:
@@ -261,39 +232,3 @@ def oracle_seconds(
             np.minimum(best, catch_up + drafted, out=best)
         left[i] = best
     return float(left[1, 1]) if n > 1 else 0.0
-
-
-def load(path: Path) -> list[Trace]:
-    """Read traces written by `save`."""
-    with np.load(path) as data:
-        names, kinds = data["names"].tolist(), data["kinds"].tolist()
-        prompts = np.split(data["prompt"], np.cumsum(data["prompt_sizes"])[:-1])
-        bounds = np.cumsum(data["sizes"])[:-1]
-        tokens, own = np.split(data["tokens"], bounds), np.split(data["own"], bounds)
-        confidence = np.split(data["confidence"].astype(np.float64) / CONFIDENCE_STEPS, bounds)
-        return [
-            Trace(name, kind, float(temperature), p.tolist(), t.tolist(), o, c)
-            for name, kind, temperature, p, t, o, c in zip(
-                names, kinds, data["temperatures"], prompts, tokens, own, confidence, strict=True
-            )
-        ]
-
-
-CONFIDENCE_STEPS = 10_000
-"""Confidence is stored in steps of 1e-4: it matters near 1."""
-
-
-def save(path: Path, traces: Sequence[Trace]) -> None:
-    """Write traces as one compressed .npz of plain arrays."""
-    np.savez_compressed(
-        path,
-        names=np.array([t.name for t in traces]),
-        kinds=np.array([t.kind for t in traces]),
-        temperatures=np.array([t.temperature for t in traces]),
-        prompt_sizes=np.array([len(t.prompt) for t in traces]),
-        sizes=np.array([len(t) for t in traces]),
-        prompt=np.concatenate([np.array(t.prompt, dtype=np.int32) for t in traces]),
-        tokens=np.concatenate([np.array(t.tokens, dtype=np.int32) for t in traces]),
-        own=np.concatenate([t.own for t in traces]),
-        confidence=np.concatenate([np.round(t.confidence * CONFIDENCE_STEPS).astype(np.uint16) for t in traces]),
-    )

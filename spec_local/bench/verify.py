@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from spec_local.bench.adversary import ALWAYS_WRONG, WRONG_IN_TURN
 from spec_local.bench.audit import Audit, Replay, audit, replay
 from spec_local.bench.cache_audit import CacheAudit, LiveCache, cache_audit, look
 from spec_local.bench.conformance import Arms, Conformance, Report, Setting, conformance
@@ -22,6 +23,7 @@ from spec_local.bench.distribution import Distribution, distribution
 from spec_local.bench.findings import Problem, broke_off, culprit
 from spec_local.bench.recording import Recorder
 from spec_local.bench.rig import Rig
+from spec_local.drafting.draft import MODEL_SOURCE, TEXT_SOURCE
 from spec_local.errors import CacheError, UsageError
 from spec_local.sampling import RULES
 from spec_local.sampling.params import Sampling
@@ -123,11 +125,11 @@ def make_plan(engine: Engine, quick: bool, sampling: Sampling, pad_width: int = 
         return own.model_copy(update={**fixed, **values, "logprobs": None})
 
     warm = own.temperature or 0.8
-    greedy_arms: Arms = (("model", longest), ("wrong", longest), ("teasing", longest))
-    sampled_arms: Arms = (("model", min(3, longest)), ("text", longest))
+    greedy_arms: Arms = ((MODEL_SOURCE, longest), (ALWAYS_WRONG, longest), (WRONG_IN_TURN, longest))
+    sampled_arms: Arms = ((MODEL_SOURCE, min(3, longest)), (TEXT_SOURCE, longest))
     if not quick:
-        greedy_arms += (("model", 1), ("text", longest), ("wrong", 1))
-        sampled_arms += (("model", longest), ("wrong", longest), ("teasing", longest))
+        greedy_arms += ((MODEL_SOURCE, 1), (TEXT_SOURCE, longest), (ALWAYS_WRONG, 1))
+        sampled_arms += ((MODEL_SOURCE, longest), (ALWAYS_WRONG, longest), (WRONG_IN_TURN, longest))
     settings = [Setting(PROMPTS["code"], limited(0.0, 1, tokens), greedy_arms)]
     if RULES[engine.options.acceptance].reproducible:
         settings.append(Setting(PROMPTS["edit"], limited(0.8, 2, tokens), sampled_arms))

@@ -64,7 +64,7 @@ CREDIT_START, CREDIT_RATE, CREDIT_MOST, BET = 10.0, 0.01, 10.0, 2.0
 tokens is a bet on a longer answer, and paid from it too."""
 HOPE = (0.0, 0.0, 0.02, 0.02, 0.03, 0.03, 0.05, 0.1, 0.1, 0.1, 0.15, 0.4)
 """Confidence that a draft model which is off may turn out to have."""
-HOPE_CHANCE, HOPE_ROUNDS = 0.25, 32
+HOPE_CHANCE, HOPE_ROUNDS = 0.12, 32
 """How likely that is, and the rounds in which it must earn what the trial costs."""
 
 

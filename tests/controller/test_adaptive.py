@@ -12,8 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from replaying.costs import COSTS
+from replaying.trace_file import load
 
-from spec_local.bench.traces import COSTS, Trace, TraceText, load, oracle_seconds, plain_seconds, replay, seconds
+from spec_local.bench.traces import Trace, TraceText, oracle_seconds, plain_seconds, replay, seconds
 from spec_local.speculation.adaptive import AdaptiveController
 from spec_local.speculation.controller import Controller, FixedController, Offer, Outcome, Seat
 from spec_local.speculation.cost import CostProfile, Curve
@@ -219,7 +221,7 @@ def test_a_model_that_is_far_behind_must_promise_what_catching_up_costs() -> Non
     assert far.reason == "model draft off: it has 20000 tokens to read first"
 
 
-@pytest.mark.parametrize("name", ["A", "AVX2", "C", "flat"])
+@pytest.mark.parametrize("name", ["A", "A-AVX2", "C", "flat"])
 def test_a_long_prompt_that_the_model_has_not_read_is_no_reason_to_be_slow(name: str) -> None:
     """Reading it in the middle of an answer that then ends takes back what drafting won, and more."""
     table = COSTS[name]
@@ -242,7 +244,7 @@ def test_what_is_left_of_the_budget_limits_what_reading_can_bring() -> None:
 
 @pytest.mark.parametrize(
     ("name", "read", "source"),
-    [("A", 800, "model"), ("AVX2", 800, "model"), ("flat", 800, "model"), ("A", 0, "none"), ("AVX2", 100, "none"),
+    [("A", 800, "model"), ("A-AVX2", 800, "model"), ("flat", 800, "model"), ("A", 0, "none"), ("A-AVX2", 100, "none"),
      ("B", 800, "none"), ("C", 800, "none"), ("linear", 800, "none")],
 )  # fmt: skip
 def test_a_model_that_would_draft_reads_the_prompt_where_that_is_little_beside_the_target(

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from replaying.costs import COSTS
+from replaying.trace_file import load, save
 
-from spec_local.bench.traces import COSTS, Costs, Trace, TraceText, load, oracle_seconds, plain_seconds, replay, save
+from spec_local.bench.traces import Costs, Trace, TraceText, oracle_seconds, plain_seconds, replay
 from spec_local.drafting.draft import Draft
 from spec_local.speculation.controller import FixedController, Plan
 from spec_local.speculation.cost import Curve

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tabulating.acceptance_rates import Pair, Step, kept, rates
 
-from spec_local.bench.acceptance_rates import Pair, Step, kept, rates
 from spec_local.sampling import RULES, Noise, Row
 
 LENGTH = 3

@@ -32,7 +32,7 @@ GREEDY = OPEN.model_copy(update={"temperature": 0.0, "max_tokens": 16, "min_toke
 
 
 def plan(rule: str) -> Plan:
-    arms = (("model", 7), ("wrong", 3), ("teasing", 7))
+    arms = (("model", 7), ("always wrong", 3), ("wrong in turn", 7))
     settings = [Setting("one, two, one, two, one", GREEDY, arms)]
     if rule == "coupled":
         sampled = OPEN.model_copy(update={"max_tokens": 16, "min_tokens": 16})
@@ -88,7 +88,7 @@ def test_a_sound_program_passes(check: Callable[[str], Verification], rule: str)
     found = check(rule)
     assert found.problems == ()
     assert all(arm.difference is None for arm in found.conformance.arms)
-    assert sum(arm.accepted for arm in found.conformance.arms if arm.drafter == "wrong") == 0
+    assert sum(arm.accepted for arm in found.conformance.arms if arm.drafter == "always wrong") == 0
     assert any(arm.accepted > 4 for arm in found.conformance.arms if arm.drafter == "model")
     assert found.audit.epsilon > 0
     assert {cache.model for cache in found.cache.findings} == {"target", "draft"}
@@ -266,7 +266,7 @@ def test_an_adversary_and_the_text_itself_need_no_draft_model(tiny_target: Path)
     with load(tiny_target, draft="none", options=EngineOptions(threads=1, n_ctx=512)) as engine:
         found = verify(engine, plan=plan("coupled"))
     assert found.problems == ()
-    assert {arm.drafter for arm in found.conformance.arms} == {"wrong", "teasing", "text"}
+    assert {arm.drafter for arm in found.conformance.arms} == {"always wrong", "wrong in turn", "text"}
     assert {cache.model for cache in found.cache.findings} == {"target"}
 
 
