@@ -1,4 +1,5 @@
 """The tones of the screen, named by what they say; widgets take them from here, so that the same looks the same."""
+
 from __future__ import annotations
 
 FAINT = "$foreground 55%"

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="print one JSON object: arms, curves, verdict")
     output.add_argument("--html", metavar="PATH", help="also write the report as one self-contained page with plots")
-    add_options(parser, ("models", "device", "speculation", "sampling", "comparison"))
+    add_options(parser, ("models", "fetching", "device", "speculation", "sampling", "comparison"))
 
 
 def run(arguments: Any) -> int:

@@ -40,7 +40,8 @@ def run(arguments: Any) -> int:
         if option.name in found:
             rows[option.name] = {"value": found[option.name].value, "origin": found[option.name].origin}
         else:
-            rows[option.name] = {"value": option.default or None, "origin": "default"}
+            origin = "default, unless the model recommends another" if option.group == "sampling" else "default"
+            rows[option.name] = {"value": option.default or None, "origin": origin}
     if arguments.json:
         json.dump(rows, sys.stdout, ensure_ascii=False)
         print()

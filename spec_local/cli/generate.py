@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--json", action="store_true", help="print one JSON object with text, timings and statistics")
     output.add_argument("--stats", action="store_true", help="memory, sampling and a last line of statistics on stderr")
     batch.add_arguments(parser)
-    add_options(parser, ("models", "device", "speculation", "sampling", "structure", "comparison"))
+    add_options(parser, ("models", "fetching", "device", "speculation", "sampling", "structure", "comparison"))
 
 
 def run(arguments: Any) -> int:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from spec_local.errors import UsageError
 from spec_local.paths import config_file
 
-Group = Literal["models", "device", "speculation", "sampling", "structure", "comparison"]
+Group = Literal["models", "fetching", "device", "speculation", "sampling", "structure", "comparison"]
 ENVIRONMENT_PREFIX = "SPEC_LOCAL_"
 
 
@@ -99,14 +99,14 @@ OPTIONS: tuple[Option, ...] = (
     Option("pair", "models", str, "catalogue pair of target and draft", metavar="NAME"),
     Option("allow_plain", "models", _flag, "go on without a draft model that cannot be used", default="off"),
     Option("chat_template", "models", str, "Jinja file used instead of the model's template", metavar="PATH"),
-    Option("pull", "models", str, "fetch missing models", choices=("ask", "always", "never"), default="ask"),
+    Option("pull", "fetching", str, "fetch missing models", choices=("ask", "always", "never"), default="ask"),
     Option("n_ctx", "device", _length, "tokens of prompt and answer together: auto or N", metavar="N", default="4096"),
     Option("draft_n_ctx", "device", int, "the same for the draft", metavar="N", default="as the target"),
     Option("gpu_layers", "device", _layers, "layers to offload: N, auto or all", metavar="N", default="all"),
     Option("draft_gpu_layers", "device", _layers, "the same for the draft", metavar="N", default="all"),
     Option("device", "device", _names, "offload devices, comma-separated; none for the CPU", metavar="NAMES"),
     Option(
-        "draft_device", "device", _names, "the same for the draft", metavar="NAMES", default="as far as they are here"
+        "draft_device", "device", _names, "the same for the draft", metavar="NAMES", default="every GPU here, never a worker"
     ),
     Option("rpc", "device", str, "a `spec-local worker` that lends its devices", metavar="HOST:PORT", many=True),
     Option("main_gpu", "device", int, "device that holds all with --split-mode none", metavar="N", default="0"),
@@ -154,6 +154,7 @@ OPTIONS: tuple[Option, ...] = (
 
 _TITLES: dict[Group, str] = {
     "models": "models",
+    "fetching": "fetching",
     "device": "context and devices",
     "speculation": "speculation",
     "sampling": "sampling (default: what the model recommends, else as shown)",

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("check")
     output.add_argument("--quick", action="store_true", help="under a minute on two cores, instead of a few minutes")
     output.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    add_options(parser, ("models", "device", "speculation", "sampling", "comparison"))
+    add_options(parser, ("models", "fetching", "device", "speculation", "sampling", "comparison"))
 
 
 def run(arguments: Any) -> int:

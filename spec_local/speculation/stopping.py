@@ -13,18 +13,14 @@ complete, so V may have steps and need not be monotonic.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-_SPACING = 0.12
-_SIZE = 28
-_PLACES = np.arange(_SIZE)
-_SURVIVALS = np.exp(-_SPACING * _PLACES)
-"""Grid of S, from 1 down to 0.04."""
-_LEAST_RATE = 0.01
+_SIZE = 41
+_SURVIVALS = np.linspace(1.0, 0.0, _SIZE)
+"""Grid of S. G is made of straight lines in S, so what is interpolated between its points is wrong at kinks only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +46,14 @@ def solve(rates: Sequence[float], weights: Sequence[float], step: float, rows: S
         step: Cost of a draft step, in tokens (ρ × seconds).
         rows: Entry k: cost in tokens of submitting k + 1 tokens instead of k; its length is the longest draft.
     """
-    a = np.maximum(np.asarray(rates), _LEAST_RATE)  # [b]
-    at = _PLACES[:, None] - np.log(a) / _SPACING  # [s, b]: place of S·a in the grid, beyond its end all is the same
-    below = np.minimum(at.astype(np.intp), _SIZE - 2)
-    above = np.minimum(at - below, 1.0)
-    lookup = np.zeros((_SIZE * len(a), _SIZE))  # [s·b, s]: interpolates G at every S·a
-    each = np.arange(len(lookup))
-    lookup[each, below.ravel()] = 1.0 - above.ravel()
-    lookup[each, below.ravel() + 1] += above.ravel()
-    gains = (_SURVIVALS[:, None] * a).ravel()  # [s·b]
+    gains = (_SURVIVALS[:, None] * np.asarray(rates)).ravel()  # [s·b]: every S·a
+    at = (_SIZE - 1) * (1.0 - gains)  # [s·b]: its place in the grid
+    before = np.minimum(at.astype(np.intp), _SIZE - 2)
+    part = at - before
+    lookup = np.zeros((len(gains), _SIZE))  # [s·b, s]: interpolates G at every S·a
+    each = np.arange(len(gains))
+    lookup[each, before] = 1.0 - part
+    lookup[each, before + 1] += part
     expect = np.asarray(weights)
     value = np.zeros(_SIZE)  # G_{k+1} on the grid
     thresholds = [0.0] * len(rows)
@@ -82,5 +77,5 @@ def _root(falling: list[float]) -> float:
     for i in range(1, _SIZE):
         if falling[i] <= 0:
             part = falling[i - 1] / (falling[i - 1] - falling[i])
-            return math.exp(-_SPACING * (i - 1 + part))
+            return float(_SURVIVALS[i - 1] + part * (_SURVIVALS[i] - _SURVIVALS[i - 1]))
     return 0.0

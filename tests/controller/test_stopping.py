@@ -28,8 +28,8 @@ def _value(rates: list[float], weights: list[float], step: float, rows: list[flo
     return go_on(0, 1.0)
 
 
-@settings(max_examples=60, deadline=None)
-@example([(0.96875, 1.0)], 0.9, [0.9, 0.01, 0.01, 0.01])  # 0.07 beside it, the most that was seen
+@settings(max_examples=100, deadline=None)
+@example([(0.96875, 1.0)], 0.9, [0.9, 0.01, 0.01, 0.01])  # 0.07 beside it where G was interpolated in log S
 @given(
     st.lists(st.tuples(st.floats(0.05, 0.99), st.floats(0.1, 1.0)), min_size=1, max_size=4),
     st.sampled_from(_STEPS),
@@ -39,7 +39,7 @@ def test_value_is_that_of_the_exact_recursion(kinds: list[tuple[float, float]], 
     total = sum(w for _, w in kinds)
     rates, weights = [a for a, _ in kinds], [w / total for _, w in kinds]
     exact = _value(rates, weights, step, rows)
-    assert solve(rates, weights, step, rows).value == pytest.approx(exact, abs=0.1)  # the grid of S is coarse
+    assert solve(rates, weights, step, rows).value == pytest.approx(exact, abs=0.03)
 
 
 def test_a_certain_draft_is_drawn_until_rows_cost_more_than_they_bring() -> None:

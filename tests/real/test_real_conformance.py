@@ -9,7 +9,7 @@ from real_models import DRAFT, SMALL, TARGET, Load
 from spec_local.sampling import Sampling
 
 pytestmark = pytest.mark.models
-EVERY_ARM = [("model", 1), ("model", 4), ("model", 7), ("text", 7), ("always wrong", 7), ("wrong in turn", 7)]
+EVERY_ARM = (("model", 1), ("model", 4), ("model", 7), ("text", 7), ("always wrong", 7), ("wrong in turn", 7))
 
 
 def _differences(arms: list[conformance.Arm]) -> list[str]:
@@ -19,7 +19,7 @@ def _differences(arms: list[conformance.Arm]) -> list[str]:
 
 def test_small_model_with_itself(engines: Load) -> None:
     engine = engines(SMALL, SMALL, draft_length=7, pad_width=8)
-    arms = list(conformance.run(engine, conformance.PROMPTS, conformance.settings(1, 32), EVERY_ARM))
+    arms = list(conformance.run(engine, conformance.PROMPTS, conformance.settings(1, 24), EVERY_ARM))
     assert _differences(arms) == []
     by_drafter = {arm.drafter: arm for arm in arms}
     assert by_drafter["model"].acceptance_rate == 1.0
@@ -34,13 +34,13 @@ def test_penalties_bias_and_minimum_lengths(engines: Load) -> None:
         Sampling(temperature=0.9, seed=3, max_tokens=32, frequency_penalty=0.5, logit_bias={end: 8.0, 28: -100.0}),
         Sampling(temperature=1.2, seed=3, max_tokens=32, typical_p=0.8, top_k=0, top_p=1.0, min_p=0.0),
     ]
-    arms = list(conformance.run(engine, conformance.PROMPTS[:1], settings, [("model", 7), ("wrong in turn", 7)]))
+    arms = list(conformance.run(engine, conformance.PROMPTS[:1], settings, (("model", 7), ("wrong in turn", 7))))
     assert _differences(arms) == []
 
 
 def test_the_default_pair(engines: Load) -> None:
-    engine = engines(TARGET, DRAFT, draft_length=7, pad_width=8, n_ctx=512)
-    arms = conformance.run(engine, conformance.PROMPTS[:1], conformance.settings(1, 24), EVERY_ARM[1:])
-    found = list(arms)
+    engine = engines(TARGET, DRAFT, draft_length=3, pad_width=4, n_ctx=512)
+    arms = (("model", 3), ("text", 3), ("always wrong", 3), ("wrong in turn", 3))
+    found = list(conformance.run(engine, conformance.PROMPTS[:1], conformance.settings(1, 24), arms))
     assert _differences(found) == []
     assert max(arm.tokens_per_pass for arm in found if arm.drafter == "model") > 1.5
