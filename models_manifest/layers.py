@@ -28,8 +28,6 @@ class Layers:
     n_embd: int
     n_head: int
     """Attention heads; the most any layer has."""
-    n_head_kv: tuple[int, ...]
-    """Key/value heads; 0 where a layer has no attention."""
     n_ff: int
     """Width of the widest feed-forward layer; 0 where not stated."""
     attention: tuple[bool, ...]
@@ -84,7 +82,6 @@ def read_layers(facts: Facts, architecture: str, tensors: tuple[Tensor, ...]) ->
     return Layers(
         n_embd=n_embd,
         n_head=n_head,
-        n_head_kv=n_head_kv,
         n_ff=max(facts.per_layer(f"{architecture}.feed_forward_length", count), default=0),
         attention=attention,
         recurrent=recurrent,

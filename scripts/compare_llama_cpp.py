@@ -2,8 +2,8 @@
 
     python scripts/compare_llama_cpp.py [-m TARGET] [-d DRAFT] [--threads N] [--workload NAME ...] [--temperature T ...]
 
-The server (the Python package `xllamacpp`, in a virtual environment of its own that this script makes) has static settings: they are
-swept first, with one prompt of each workload: draft lengths, `p_min`, its n-gram kinds, and above temperature 0 its
+The server (the Python package `xllamacpp`, in a virtual environment of its own, made here) has static settings: they
+are swept first, with one prompt of each workload: draft lengths, `p_min`, its n-gram kinds, and above temperature 0 its
 `probabilistic` acceptance. The best few of each workload then take turns with its plain decoding and with spec-local's
 plain and default decoding, prompt by prompt. What counts is the ratio of decode speeds, reading of prompts excluded
 on both sides, to the best setting *of each workload in hindsight*. Above temperature 0 every repeat has another seed,

@@ -20,7 +20,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from spec_local.bench.conformance import CONTENDERS, Arms, contender
 from spec_local.drafting.draft import MODEL_SOURCE
 from spec_local.drafting.token_cache import common_prefix
 from spec_local.sampling import Sampling
@@ -29,6 +28,7 @@ from spec_local.session.generation import Request
 from spec_local.session.options import EngineOptions
 from spec_local.session.result import Result
 from spec_local.speculation.controller import FixedController
+from spec_local.verify.conformance import CONTENDERS, Arms, contender
 
 PROMPTS = (
     "Write a Python function that checks whether a number is prime.",

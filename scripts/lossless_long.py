@@ -16,13 +16,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from spec_local.bench.conformance import CONTENDERS, Arms, Setting
-from spec_local.bench.report import table
-from spec_local.bench.verify import LiveRun, Plan, verify
 from spec_local.sampling import RULES, Sampling
 from spec_local.session.engine import Engine, load
 from spec_local.session.options import EngineOptions
 from spec_local.speculation.controller import FixedController
+from spec_local.verify.conformance import CONTENDERS, Arms, Setting
+from spec_local.verify.report import table
+from spec_local.verify.verify import LiveRun, Plan, verify
 
 PROMPTS = Path(__file__).with_name("trace_prompts.json")
 SAMPLINGS: tuple[dict[str, Any], ...] = (

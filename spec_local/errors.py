@@ -3,6 +3,8 @@ and where, and a hint saying what to do. Exit codes are chosen by the command li
 
 from __future__ import annotations
 
+from typing import Literal
+
 
 class SpecLocalError(Exception):
     """A failure with a sentence for the person and, where there is one, a way out.
@@ -55,6 +57,19 @@ class CacheError(BackendError):
 
 class ContextFullError(UsageError):
     """The prompt does not fit the context window."""
+
+
+class InvariantError(AssertionError):
+    """Something that exactness rests on does not hold: a defect of this program, which `spec-local verify` names.
+
+    Args:
+        what: "cache", "noise" or "draft row".
+        message: What was found.
+    """
+
+    def __init__(self, what: Literal["cache", "noise", "draft row"], message: str) -> None:
+        super().__init__(message)
+        self.what = what
 
 
 class Aborted(SpecLocalError):

@@ -1,7 +1,7 @@
 """What speculation needs from a language model, and nothing more.
 
-Two implementations exist: `spec_local.llama.context.Context` (llama.cpp) and the table-driven toy in
-`tests/`, on which every rule is checked exactly.
+`spec_local.llama` implements it with llama.cpp, in this process (`context.Context`) or in a child
+(`hosted.HostedContext`); `tests/` with a table-driven toy, on which every rule is checked exactly.
 
 Whatever a model remembers its tokens by, it is one thing to the layers above: a cache that can be cut back. How far a
 cut may have to go back is asked (`foothold`) before it is made (`trim`), and what a rejected draft will have to come

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from spec_local.errors import SpecLocalError, UsageError
 from spec_local.ui import events
+from spec_local.ui.engine_thread import Answer, EngineThread
 from spec_local.ui.figures import TurnFigures
 from spec_local.ui.live import Live
 from spec_local.ui.models import Models
 from spec_local.ui.scene import Scene
 from spec_local.ui.stage import Stage
 from spec_local.ui.transcript import Notice
-from spec_local.ui.worker import Answer, EngineWorker
 
 if TYPE_CHECKING:
     from spec_local.sampling.params import Sampling
@@ -34,7 +34,7 @@ class Answers:
     Args:
         stage: The application.
         scene: The conversation in view.
-        worker: The engine's thread.
+        engine_thread: The engine's thread.
         models: The models, which know what to say about an engine, and the ways on after an error.
         regenerate: Answers the last question again.
     """
@@ -43,13 +43,13 @@ class Answers:
         self,
         stage: Stage,
         scene: Scene,
-        worker: EngineWorker,
+        engine_thread: EngineThread,
         models: Models,
         regenerate: Callable[[], object],
     ) -> None:
         self._stage = stage
         self._scene = scene
-        self._worker = worker
+        self._engine_thread = engine_thread
         self._models = models
         self._regenerate = regenerate
         self._live: dict[int, Live] = {}
@@ -94,7 +94,7 @@ class Answers:
         self._live[job.key] = Live(job, question, view.figures, view, conversation, time.monotonic())
         self._stage.transcript.settle_offers()
         await self._stage.transcript.add(view)
-        self._worker.submit(job)
+        self._engine_thread.submit(job)
         self._stage.show_figures(view.figures)
         self._stage.refresh_state()
 
@@ -124,7 +124,7 @@ class Answers:
         self._live[job.key] = Live(
             job, answer.parent, figures, None, conversation, time.monotonic(), comparison, notice
         )
-        self._worker.submit(job)
+        self._engine_thread.submit(job)
         self._stage.refresh_state()
 
     # -- ending ----------------------------------------------------------------------------------------------------

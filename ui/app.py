@@ -22,7 +22,8 @@ from spec_local.ui.clipboard import put_on_clipboard
 from spec_local.ui.commands import BY_NAME, COMMANDS, Command, parse
 from spec_local.ui.composer import Composer
 from spec_local.ui.dialogue import Dialogue
-from spec_local.ui.events import WorkerEvent
+from spec_local.ui.engine_thread import EngineThread, Loader, Puller, load_engine, pull_model
+from spec_local.ui.events import EngineEvent
 from spec_local.ui.figures import TurnFigures
 from spec_local.ui.gauges import Gauges
 from spec_local.ui.input_box import InputBox
@@ -34,7 +35,6 @@ from spec_local.ui.speculation_panel import SpeculationPanel
 from spec_local.ui.status import Situation, StatusLine, TitleLine
 from spec_local.ui.transcript import ChoiceButton, EmptyState, Legend, Offer, Transcript
 from spec_local.ui.turn_view import TurnView
-from spec_local.ui.worker import EngineWorker, Loader, Puller, load_engine, pull_model
 
 if TYPE_CHECKING:
     from spec_local.sampling.params import Sampling
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 Prepare = Callable[[], "tuple[EngineOptions, Sampling]"]
 
 
-class FromWorker(Message):
+class FromEngine(Message):
     """An event of the engine's thread."""
 
-    def __init__(self, event: WorkerEvent) -> None:
+    def __init__(self, event: EngineEvent) -> None:
         super().__init__()
         self.event = event
 
@@ -99,9 +99,9 @@ class ChatApp(App[int]):
         self._prepare = prepare
         self._resume = resume
         self._warning = warning
-        self.worker = EngineWorker(lambda event: self.post_message(FromWorker(event)), loader, puller)
-        self.dialogue = Dialogue(self, store, self.worker, system)
-        self.leaving = Leaving(self, self.worker, self.refresh_state)
+        self.engine_thread = EngineThread(lambda event: self.post_message(FromEngine(event)), loader, puller)
+        self.dialogue = Dialogue(self, store, self.engine_thread, system)
+        self.leaving = Leaving(self, self.engine_thread, self.refresh_state)
 
     def compose(self) -> ComposeResult:
         yield self.title_line
@@ -133,7 +133,7 @@ class ChatApp(App[int]):
             self.failure = error
             self.exit()
             return
-        self.worker.start()
+        self.engine_thread.start()
         if self._warning is not None:
             self.transcript.complain(self._warning)
         if self._resume is not None:
@@ -362,7 +362,7 @@ class ChatApp(App[int]):
         self.composer.focus()
         await self.do(message.act)
 
-    async def on_from_worker(self, message: FromWorker) -> None:
+    async def on_from_engine(self, message: FromEngine) -> None:
         if self.is_running:
             try:
                 await self.dialogue.handle(message.event)

@@ -1,4 +1,4 @@
-"""The registry of commands: slash commands, keys, the keys panel and the command palette all come from this table."""
+"""The registry of commands: slash commands, their keys, the keys panel's list of them and the command palette."""
 
 from __future__ import annotations
 

@@ -14,11 +14,11 @@ from spec_local.session.attachments import attached
 from spec_local.session.conversation import Conversation
 from spec_local.ui import events
 from spec_local.ui.answers import Answers
+from spec_local.ui.engine_thread import EngineThread
 from spec_local.ui.live import Live
 from spec_local.ui.models import Models
 from spec_local.ui.scene import Scene
 from spec_local.ui.stage import Stage
-from spec_local.ui.worker import EngineWorker
 
 if TYPE_CHECKING:
     from spec_local.sampling.params import Sampling
@@ -32,19 +32,19 @@ class Dialogue:
     Args:
         stage: The application.
         store: Where conversations live.
-        worker: The engine's thread.
+        engine_thread: The engine's thread.
         system: System message of new conversations.
     """
 
-    def __init__(self, stage: Stage, store: Store, worker: EngineWorker, system: str = "") -> None:
+    def __init__(self, stage: Stage, store: Store, engine_thread: EngineThread, system: str = "") -> None:
         self._stage = stage
         self.store = store
-        self.worker = worker
+        self.engine_thread = engine_thread
         self.base: Sampling | None = None
         """Sampling from the command line and the configuration."""
-        self.models = Models(stage, worker)
+        self.models = Models(stage, engine_thread)
         self.scene = Scene(stage, store, system)
-        self.answers = Answers(stage, self.scene, worker, self.models, self.regenerate)
+        self.answers = Answers(stage, self.scene, engine_thread, self.models, self.regenerate)
         self.next_on = True
         """Whether the next turn speculates."""
         self.queued: str | None = None
@@ -133,7 +133,7 @@ class Dialogue:
             self._stage.give_back(queued)
         running = self.busy
         if running:
-            self.worker.cancel()
+            self.engine_thread.cancel()
         self._stage.refresh_state()
         return running or queued is not None
 
@@ -188,7 +188,7 @@ class Dialogue:
 
     # -- events ----------------------------------------------------------------------------------------------------
 
-    async def handle(self, event: events.WorkerEvent) -> None:
+    async def handle(self, event: events.EngineEvent) -> None:
         """Take an event of the engine's thread."""
         if isinstance(event, events.Started | events.Prefilling | events.Batch | events.Finished):
             await self.answers.handle(event)

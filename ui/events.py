@@ -125,4 +125,4 @@ class Finished:
     notes: tuple[str, ...] = field(default=())
 
 
-WorkerEvent = Loading | Loaded | LoadFailed | Pulling | Pulled | Started | Prefilling | Batch | Finished
+EngineEvent = Loading | Loaded | LoadFailed | Pulling | Pulled | Started | Prefilling | Batch | Finished

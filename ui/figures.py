@@ -110,11 +110,6 @@ def seconds(value: float | None) -> str:
     return f"{value:.2f} s" if value < 10 else f"{value:.0f} s"
 
 
-def megabytes(size: float) -> str:
-    """ "412 MB", "1.6 GB"."""
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
-
-
 def summary(figures: TurnFigures) -> str:
     """One line below an answer."""
     s = figures.statistics

@@ -1,4 +1,4 @@
-"""The keys panel: every key and command, from the registry."""
+"""The keys panel: commands and their keys from the registry, and the keys of writing and choosing."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from textual.app import App
 
-from spec_local.ui.worker import EngineWorker
+from spec_local.ui.engine_thread import EngineThread
 
 _TWICE_S = 2.0
 _PATIENCE_S = 10.0
@@ -23,13 +23,13 @@ class Leaving:
 
     Args:
         app: The application.
-        worker: The engine's thread, to be joined first.
+        engine_thread: The engine's thread, to be joined first.
         changed: Called when the program is about to end.
     """
 
-    def __init__(self, app: App[int], worker: EngineWorker, changed: Callable[[], None]) -> None:
+    def __init__(self, app: App[int], engine_thread: EngineThread, changed: Callable[[], None]) -> None:
         self._app = app
-        self._worker = worker
+        self._engine_thread = engine_thread
         self._changed = changed
         self._asked = -_TWICE_S
         self.begun = False
@@ -47,17 +47,17 @@ class Leaving:
             self._app.exit()
             return
         self.begun = True
-        self._worker.cancel()
+        self._engine_thread.cancel()
         self._changed()
         self._app.run_worker(self._join(), exit_on_error=False)
 
     async def _join(self) -> None:
-        await asyncio.to_thread(self._worker.close, _PATIENCE_S)
+        await asyncio.to_thread(self._engine_thread.close, _PATIENCE_S)
         self._app.exit()
 
     def close(self) -> None:
         """Join the thread where that has not been done."""
-        self._worker.close(0.5 if self.begun else _PATIENCE_S)
+        self._engine_thread.close(0.5 if self.begun else _PATIENCE_S)
 
     def on_signals(self) -> None:
         """Leave in order when asked to from outside; the exit code is 128 + the signal's number."""

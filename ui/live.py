@@ -11,10 +11,10 @@ from spec_local.ui import events
 if TYPE_CHECKING:
     from spec_local.session.conversation import Conversation
     from spec_local.ui.comparison import Comparison
+    from spec_local.ui.engine_thread import Answer
     from spec_local.ui.figures import TurnFigures
     from spec_local.ui.transcript import Notice
     from spec_local.ui.turn_view import TurnView
-    from spec_local.ui.worker import Answer
 
 
 @dataclass(slots=True)

@@ -16,8 +16,8 @@ from textual.content import Content
 from textual.screen import ModalScreen
 
 from spec_local.errors import SpecLocalError
+from spec_local.models_manifest import show_bytes
 from spec_local.ui.dialogs import Heading, Hint
-from spec_local.ui.figures import megabytes
 from spec_local.ui.finder import Finder
 from spec_local.ui.tones import DIM, GOOD
 from spec_local.ui.visible import visible
@@ -70,7 +70,7 @@ class ModelLists:
             pairs[not here].append(Row(pair.name, note, Choice(None, "auto", pair.name)))
         models: tuple[list[Row], list[Row]] = ([], [])
         for model in self._models:
-            size = megabytes(model.bytes) if model.bytes else ""
+            size = show_bytes(model.bytes) if model.bytes else ""
             models[model.path is None].append(Row(model.name, size, Choice(model.name, "auto"), target=model.name))
         found: list[Row] = []
         for title, rows in (

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from spec_local.errors import ModelError, SpecLocalError, UsageError, WorkerError
+from spec_local.models_manifest import show_bytes
 from spec_local.ui import events
-from spec_local.ui.figures import megabytes
+from spec_local.ui.engine_thread import EngineThread, Job, Load, Pull
 from spec_local.ui.stage import Stage
 from spec_local.ui.transcript import Notice
-from spec_local.ui.worker import EngineWorker, Job, Load, Pull
 
 if TYPE_CHECKING:
     from spec_local.session.options import EngineOptions
@@ -21,12 +21,12 @@ class Models:
 
     Args:
         stage: The application.
-        worker: The engine's thread.
+        engine_thread: The engine's thread.
     """
 
-    def __init__(self, stage: Stage, worker: EngineWorker) -> None:
+    def __init__(self, stage: Stage, engine_thread: EngineThread) -> None:
         self._stage = stage
-        self._worker = worker
+        self._engine_thread = engine_thread
         self.facts: events.EngineFacts | None = None
         """What is loaded; None while nothing is."""
         self.options: EngineOptions | None = None
@@ -59,7 +59,7 @@ class Models:
         if isinstance(self._job, Pull):
             raise UsageError(f"{self._job.name} is being fetched already.", "Esc stops that.")
 
-    def handle(self, event: events.WorkerEvent) -> None:
+    def handle(self, event: events.EngineEvent) -> None:
         """Take an event about models."""
         if isinstance(event, events.Loading):
             done = event.fraction >= 1.0
@@ -91,7 +91,7 @@ class Models:
     def _submit(self, job: Job) -> None:
         self._job = job
         self._stage.transcript.settle_offers()
-        self._worker.submit(job)
+        self._engine_thread.submit(job)
         self._stage.refresh_state()
 
     def _load_failed(self, event: events.LoadFailed) -> None:
@@ -101,7 +101,7 @@ class Models:
         again: tuple[str, Callable[[], Any]] = ("Try again", lambda: self.load(event.options))
         if isinstance(error, ModelError) and isinstance(name, str):  # nothing went wrong: it only is not here yet
             size = getattr(error, "bytes", None)
-            fetch = f"Fetch {name}" + (f" ({megabytes(size)})" if size else "")
+            fetch = f"Fetch {name}" + (f" ({show_bytes(size)})" if size else "")
             notice = Notice(error.message, "Once it is here, everything works offline.")
             self._stage.transcript.offer(notice, [(fetch, lambda: self.pull(name)), choose, again])
         else:
@@ -112,8 +112,8 @@ class Models:
         share = f" {event.done / event.total:.0%}" if event.total else ""
         self.doing = f"fetching {event.name}{share}"
         if self._pulling is not None:
-            of = f" of {megabytes(event.total)} ({share.strip()})" if event.total else ""
-            self._pulling.say(f"{event.what}: {megabytes(event.done)}{of}", self._pulling.hint)
+            of = f" of {show_bytes(event.total)} ({share.strip()})" if event.total else ""
+            self._pulling.say(f"{event.what}: {show_bytes(event.done)}{of}", self._pulling.hint)
 
     def _pulled(self, event: events.Pulled) -> None:
         notice, self._pulling, self._job, self.doing = self._pulling, None, None, ""

@@ -15,7 +15,7 @@ from spec_local.ui import events
 if TYPE_CHECKING:
     from spec_local.session.result import Piece, Result
     from spec_local.session.store import AnswerWriter
-    from spec_local.ui.worker import Answer
+    from spec_local.ui.engine_thread import Answer
 
 FLUSH_S = 0.04
 """Between batches. A piece is not held back where waiting for the next one would make it older than this."""
@@ -24,7 +24,7 @@ FLUSH_S = 0.04
 class Recorder:
     """Collects the pieces of one answer, saves them and shows them, in batches."""
 
-    def __init__(self, job: Answer, post: Callable[[events.WorkerEvent], object], clock: Callable[[], float]) -> None:
+    def __init__(self, job: Answer, post: Callable[[events.EngineEvent], object], clock: Callable[[], float]) -> None:
         self._job = job
         self._post = post
         self._clock = clock

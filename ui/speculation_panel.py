@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 from textual.content import Content
 
+from spec_local.models_manifest import show_bytes
 from spec_local.ui import figures as show
 from spec_local.ui.figures import TurnFigures
 from spec_local.ui.lines_view import EMPTY, LinesView
@@ -60,7 +61,7 @@ def _nothing_yet(next_on: bool, width: int, memory: int | None) -> list[Content]
     labels = ["draft", "tokens per pass", "", "accepted", "", "decode", "plain, estimated", "net gain", ""]
     labels += ["prefill", "first token", "context"]
     lines += [_row(label, "–", width) if label else EMPTY for label in labels]
-    return lines + ([_row("memory", show.megabytes(memory), width)] if memory is not None else [])
+    return lines + ([_row("memory", show_bytes(memory), width)] if memory is not None else [])
 
 
 def _row(label: str, value: str, width: int, style: str = "") -> Content:
@@ -160,5 +161,5 @@ def _cost(f: TurnFigures, width: int, memory: int | None) -> list[Content]:
     else:
         lines.append(_row("context", "–", width))
     if memory is not None:
-        lines.append(_row("memory", show.megabytes(memory), width))
+        lines.append(_row("memory", show_bytes(memory), width))
     return lines

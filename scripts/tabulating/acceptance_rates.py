@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spec_local.bench.distribution import over
 from spec_local.sampling.row import Row
+from spec_local.verify.distribution import over
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Measuring: cost curves, workloads, traces, plain against speculative decoding."""
+"""Measuring: cost curves, workloads, arms that take turns, traces and their replay, a verdict in words."""

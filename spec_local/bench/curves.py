@@ -8,24 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from spec_local.bench.traces import Costs
+from spec_local.drafting.draft import TEXT_SOURCE
 from spec_local.session.assembly import fill_passes
 from spec_local.session.costs import DRAFT_ROWS, TARGET_ROWS, measure
 from spec_local.session.engine import Engine
-from spec_local.speculation.cost import CostProfile, Curve
+from spec_local.speculation.cost import BreakEven, CostProfile, Curve
 
 Clock = Callable[[], float]
 _DRAFT_ROWS = tuple(n for n in DRAFT_ROWS if n <= 16)
-_LONGEST = 16
-
-
-@dataclass(frozen=True, slots=True)
-class BreakEven:
-    """The least acceptance with which drafting is no loss."""
-
-    acceptance: float
-    """Chance of each drafted token, all before it accepted, at the best fixed length; 0 ≤ it < 1, 0: free."""
-    length: int
-    """That length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +45,8 @@ class Curves:
         return Costs("measured", self.target, self.draft or self.target)
 
     def break_even(self, source: str) -> BreakEven | None:
-        """For drafts from "model" or "text"; None where no acceptance suffices, or there is no such drafter.
-
-        A fixed length γ pays iff Σ_{i≤γ} α^i > γ·c + v(γ+1) − 1; drafts from the text have c = 0.
-        """
-        if source == "model" and self.step is None:
-            return None
-        step = self.step or 0.0 if source == "model" else 0.0
-        curve = Curve(self.target)
-        best: BreakEven | None = None
-        for length in range(1, _LONGEST + 1):
-            cost = length * step + curve.seconds(length + 1) / self.target[1] - 1
-            alpha = _solve(length, cost)
-            if alpha is not None and (best is None or alpha < best.acceptance - 1e-9):
-                best = BreakEven(alpha, length)
-        return best
+        """For drafts from "model" or "text"; None where no acceptance suffices, or there is no such drafter."""
+        return self.profile().break_even(free=source == TEXT_SOURCE)
 
     def as_dict(self) -> dict[str, Any]:
         """JSON: seconds by rows, v(n), c and the break-even points; what does not exist is left out."""
@@ -81,19 +58,6 @@ class Curves:
             **({} if self.step is None else {"draft_step": self.step}),
             "break_even": {source: {"acceptance": e.acceptance, "length": e.length} for source, e in even.items()},
         }
-
-
-def _solve(length: int, cost: float) -> float | None:
-    """The α in [0, 1] with Σ_{i≤length} α^i = cost; None where there is none."""
-    if cost <= 0:
-        return 0.0
-    if cost >= length:
-        return None
-    low, high = 0.0, 1.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if sum(middle**i for i in range(1, length + 1)) < cost else (low, middle)
-    return high
 
 
 def measure_curves(engine: Engine, repeats: int = 3, clock: Clock = time.perf_counter) -> Curves:

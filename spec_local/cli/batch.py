@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from spec_local.cli.exit_codes import ExitCode
 from spec_local.cli.options import Setting
-from spec_local.cli.terminal import harmless, is_terminal
+from spec_local.cli.terminal import is_terminal
 from spec_local.errors import SpecLocalError, UsageError
-from spec_local.words import counted
+from spec_local.words import counted, harmless
 
 if TYPE_CHECKING:
     from spec_local.batch.concurrency import Concurrency

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from spec_local.cli.exit_codes import ExitCode
 from spec_local.cli.options import Setting, add_options, resolve
-from spec_local.cli.terminal import TextOutput, harmless, read_text
+from spec_local.cli.terminal import TextOutput, read_text
 from spec_local.errors import SpecLocalError, UsageError
+from spec_local.words import harmless
 
 if TYPE_CHECKING:
     from spec_local.bench.bench import Bench, BenchSettings, Step

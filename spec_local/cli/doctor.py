@@ -16,8 +16,10 @@ from typing import Any
 from spec_local import __version__, paths
 from spec_local.cli.exit_codes import ExitCode
 from spec_local.cli.options import resolve
-from spec_local.cli.terminal import harmless, is_terminal
+from spec_local.cli.terminal import is_terminal
 from spec_local.errors import SpecLocalError
+from spec_local.models_manifest import show_bytes
+from spec_local.words import harmless
 
 EPILOG = """\
 examples:
@@ -180,7 +182,7 @@ def _folders(problems: list[dict[str, str]]) -> dict[str, Any]:
                 {"problem": f"{there} cannot be written.", "hint": "Set SPEC_LOCAL_HOME to another folder."}
             )
         if name == "models" and free < _LOW_DISK:
-            problems.append({"problem": f"Only {free / 1e9:.1f} GB are free for models in {folder}.", "hint": ""})
+            problems.append({"problem": f"Only {show_bytes(free)} are free for models in {folder}.", "hint": ""})
     return found
 
 
@@ -221,6 +223,10 @@ def _size(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) if folder.exists() else 0
 
 
+def _free(device: dict[str, Any]) -> str:
+    return f"{show_bytes(device['free_bytes'])} of {show_bytes(device['total_bytes'])} free"
+
+
 def _print(report: dict[str, Any]) -> None:
     """The report for a person, problems last."""
 
@@ -235,24 +241,22 @@ def _print(report: dict[str, Any]) -> None:
         offload = [device["name"] for device in devices if device["offloads"]]
         line("", f"offload devices: {', '.join(offload) or 'none'}; RPC {'yes' if llama['rpc'] else 'no'}")
     for device in devices:
-        free, total = device["free_bytes"] / 1e9, device["total_bytes"] / 1e9
-        line("device", f"{device['name']}: {device['description']}, {free:.1f} of {total:.1f} GB free")
+        line("device", f"{device['name']}: {device['description']}, {_free(device)}")
     for entry in report["decode"] if isinstance(report["decode"], list) else []:
         how = "decodes" if entry["works"] else "FAILS"
         line("decode", f"{entry['device']}: {how}{'' if entry['repack'] else ' (weights not repacked)'}")
     workers = report.get("workers", [])
     for worker in workers if isinstance(workers, list) else []:
         for device in worker["devices"]:
-            size = f"{device['free_bytes'] / 1e9:.1f} of {device['total_bytes'] / 1e9:.1f} GB free"
             trip, how = f"{worker['round_trip_ms']:.1f} ms away", "decodes" if device["works"] else "FAILS"
-            line("worker", f"{device['name']}: {worker['endpoint']}, {size}, {trip}, {how}")
+            line("worker", f"{device['name']}: {worker['endpoint']}, {_free(device)}, {trip}, {how}")
     line(
         "memory",
-        f"{memory['available_bytes'] / 1e9:.1f} of {memory['total_bytes'] / 1e9:.1f} GB available, "
+        f"{show_bytes(memory['available_bytes'])} of {show_bytes(memory['total_bytes'])} available, "
         f"{memory['physical_cores']} cores",
     )
     for name, folder in report["folders"].items():
-        line(name, f"{folder['path']} ({folder['bytes'] / 1e6:.0f} MB, {folder['free_bytes'] / 1e9:.0f} GB free)")
+        line(name, f"{folder['path']} ({show_bytes(folder['bytes'])}, {show_bytes(folder['free_bytes'])} free)")
     settings = report["settings"]
     if "error" not in settings:
         line("settings", f"{settings['file']}{'' if settings['exists'] else ' (not there)'}")

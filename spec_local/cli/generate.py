@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from spec_local.cli import batch
 from spec_local.cli.exit_codes import ExitCode
 from spec_local.cli.options import add_options, resolve
-from spec_local.cli.terminal import TextOutput, harmless, piped_input, read_text
-from spec_local.errors import UsageError
+from spec_local.cli.terminal import TextOutput, piped_input, read_text
+from spec_local.errors import SpecLocalError, UsageError
+from spec_local.words import harmless
 
 if TYPE_CHECKING:
     from spec_local.sampling.params import Sampling
@@ -80,7 +81,7 @@ def run(arguments: Any) -> int:
                 if not arguments.json:
                     output.write(piece.text)
             answered = stream is not None and stream.result.finish_reason != "cancelled"
-        except Exception:
+        except SpecLocalError:
             if interrupt.seen and stream is None:  # cancelled while loading: nothing was written, nothing is lost
                 return ExitCode.INTERRUPTED
             raise

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from spec_local.cli.options import Setting, values_of
-from spec_local.cli.terminal import harmless, is_terminal, read_text
+from spec_local.cli.terminal import is_terminal, read_text
 from spec_local.errors import ModelError, UsageError
+from spec_local.words import harmless
 
 if TYPE_CHECKING:
     from spec_local.sampling.params import Sampling

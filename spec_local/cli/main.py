@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 from spec_local import __version__
 from spec_local.cli.exit_codes import ExitCode, exit_code
-from spec_local.cli.terminal import harmless
 from spec_local.errors import SpecLocalError, UsageError
+from spec_local.words import harmless
 
 COMMANDS = {
     "chat": "chat in the terminal",

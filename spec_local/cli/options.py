@@ -106,7 +106,12 @@ OPTIONS: tuple[Option, ...] = (
     Option("draft_gpu_layers", "device", _layers, "the same for the draft", metavar="N", default="all"),
     Option("device", "device", _names, "offload devices, comma-separated; none for the CPU", metavar="NAMES"),
     Option(
-        "draft_device", "device", _names, "the same for the draft", metavar="NAMES", default="every GPU here, never a worker"
+        "draft_device",
+        "device",
+        _names,
+        "the same for the draft",
+        metavar="NAMES",
+        default="every GPU here, never a worker",
     ),
     Option("rpc", "device", str, "a `spec-local worker` that lends its devices", metavar="HOST:PORT", many=True),
     Option("main_gpu", "device", int, "device that holds all with --split-mode none", metavar="N", default="0"),

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 import sys
 from contextlib import suppress
 from pathlib import Path
 
 from spec_local.errors import UsageError
-
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]")
+from spec_local.words import harmless
 
 
 def read_text(path: str) -> str:
@@ -49,11 +47,6 @@ def piped_input() -> str | None:
 def is_terminal(stream: object) -> bool:
     """Whether a person is looking at this stream."""
     return bool(getattr(stream, "isatty", lambda: False)())
-
-
-def harmless(text: str) -> str:
-    """Text without the control characters that could drive a terminal; line feeds and tabs stay."""
-    return _CONTROLS.sub("", text)
 
 
 def say(text: object) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 from spec_local.cli.exit_codes import ExitCode
 from spec_local.cli.options import add_options, resolve
-from spec_local.cli.terminal import TextOutput, harmless, is_terminal
+from spec_local.cli.terminal import TextOutput, is_terminal
 from spec_local.errors import Aborted
+from spec_local.words import harmless
 
 EPILOG = """\
 examples:
@@ -45,8 +46,8 @@ def run(arguments: Any) -> int:
         try:
             with load_engine(settings, lambda: interrupt.seen) as engine:
                 interrupt.on_first = engine.cancel
-                from spec_local.bench.report import table
-                from spec_local.bench.verify import verify
+                from spec_local.verify.report import table
+                from spec_local.verify.verify import verify
 
                 found = verify(
                     engine,

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from spec_local.cli.exit_codes import ExitCode
 from spec_local.cli.interrupt import Interrupt
-from spec_local.cli.terminal import harmless
 from spec_local.errors import BackendError, UsageError, WorkerError
 from spec_local.llama.signals import signal_name
+from spec_local.words import harmless
 
 if TYPE_CHECKING:
     from spec_local.llama.worker import WorkerOptions

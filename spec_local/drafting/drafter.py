@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from spec_local.drafting.draft import Draft
 
@@ -53,3 +53,19 @@ class Drafter(Protocol):
 
     def forget(self, slot: int, length: int) -> None:
         """The history of `slot` is now only its first `length` tokens (0: the slot is free)."""
+
+
+@runtime_checkable
+class CostlyDrafter(Drafter, Protocol):
+    """One whose drafts take time: it is run where the controller chose it, never to see what it would say."""
+
+    def reach(self, slot: int, tokens: Sequence[int]) -> tuple[int, int]:
+        """Most tokens of a draft after `tokens` (0: none), and how many of `tokens` must be read for it first."""
+
+    def prefill(self, slot: int, tokens: Sequence[int]) -> None:
+        """Read `tokens`, a prompt, into what is kept of `slot`.
+
+        Raises:
+            Aborted: Stopped on request; what was read stays.
+            BackendError: This drafter is of no more use.
+        """

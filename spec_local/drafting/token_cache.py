@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from spec_local.errors import CacheError, SpecLocalError
+from spec_local.errors import CacheError, InvariantError, SpecLocalError
 from spec_local.language_model import Chunk, LanguageModel, Logits, SharingModel
 
 _WORTH_SHARING = 16
@@ -108,8 +108,8 @@ class TokenCache:
 
     def decode(self, chunks: Sequence[Chunk]) -> list[Logits]:
         """`LanguageModel.decode`, booked."""
-        for chunk in chunks:
-            assert self.holds(chunk.seq, len(self.tokens(chunk.seq))), "the cache holds unknown tokens: cut it first"
+        if not all(self.holds(chunk.seq, len(self.tokens(chunk.seq))) for chunk in chunks):
+            raise InvariantError("cache", "the cache holds unknown tokens: cut it first")
         try:
             rows = self.model.decode(chunks)
         except SpecLocalError:  # a failed pass may have cost more than itself: what is gone is known to be gone

@@ -94,8 +94,6 @@ class Context:
         least = max(options.pad_width, options.n_seq, self._snapshots + 2)
         self.n_batch: int = max(options.n_batch, options.max_rows, least)
         self._most_tokens = least if options.pad_width else self.n_batch  # in one pass of llama.cpp
-        self.passes = 0
-        """Decode calls so far."""
         self.width: Callable[[int], int] = int
         """Rows with which a pass over so many rows is evaluated, where there is room: set where more are faster."""
         forget_log()
@@ -201,7 +199,6 @@ class Context:
         if padding:
             batch.add([0] * padding, end, last.seq, padding if wanted else 0)
         status = int(self._lib.llama_decode(self._handle, batch.view()))
-        self.passes += 1
         if status == 0 and running:  # a snapshot is gone back to once, so padding and a rejected draft go together
             for chunk in chunks:
                 self._undo[chunk.seq] = min(self.memory.depth, len(chunk.tokens) - 1)

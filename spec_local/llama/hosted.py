@@ -228,7 +228,6 @@ class HostedContext(Context):
         self.n_vocab = model.vocabulary.size
         self.n_ctx = options.n_ctx
         self.n_batch = options.n_batch
-        self.passes = 0
         self.width: Callable[[int], int] = int
         self.memory = Memory()
         self._host = host
@@ -272,7 +271,6 @@ class HostedContext(Context):
             raise BackendError(f"The context of {self.model.path.name} is closed.")
         if self._shared[0]:
             raise Aborted("A pass was stopped before it began.")
-        self.passes += 1
         width = self.width(sum(chunk.rows for chunk in chunks))
         self._call("decode", [(chunk.seq, list(chunk.tokens), chunk.rows) for chunk in chunks], width)
         ends = np.cumsum([chunk.rows for chunk in chunks])

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from spec_local.errors import BackendError
+from spec_local.words import harmless
 
 REBUILD = "Run `python3 scripts/bootstrap.py --rebuild` in the checkout; it builds llama.cpp anew for this machine."
 """What helps where the installed build is not the right one."""
@@ -19,7 +20,6 @@ _WARN, _ERROR, _CONTINUE = 3, 4, 5
 _callbacks: list[Any] = []  # ctypes callbacks must outlive every call into the library
 _FUNCTION = re.compile(r"^\w+: (error loading model: )?(\w+: )?")
 """Names of C++ functions in front of a message."""
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]")
 """What could drive a terminal."""
 _log: deque[tuple[int, str]] = deque(maxlen=_LOG_LINES)
 _verbose = False
@@ -36,15 +36,10 @@ def is_verbose() -> bool:
     return _verbose
 
 
-def recent_log(errors_only: bool = False) -> list[str]:
-    """The last lines llama.cpp logged, oldest first; with `errors_only` just its errors."""
-    return [text.rstrip("\n") for level, text in _log if text.strip() and (level == _ERROR or not errors_only)]
-
-
 def first_error() -> str:
     """llama.cpp's own word about a failure, in brackets, or an empty string: the first error, which names the cause."""
-    lines = recent_log(errors_only=True)
-    cause = _FUNCTION.sub("", lines[0].strip()) if lines else ""
+    first = next((text.strip() for level, text in _log if level == _ERROR and text.strip()), "")
+    cause = _FUNCTION.sub("", first)
     return f" (llama.cpp says: {cause})" if cause else ""
 
 
@@ -61,7 +56,7 @@ def _on_log(level: int, text: bytes | None, _user_data: Any) -> None:
     else:
         _log.append((level, line))
     if _verbose:  # among other things, what a model file says of itself
-        sys.stderr.write(_CONTROLS.sub("", line))
+        sys.stderr.write(harmless(line))
 
 
 @cache

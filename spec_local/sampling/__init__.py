@@ -4,8 +4,8 @@
 * `Noise` is randomness as a pure function of seed, purpose, position and token; `Noise.choose` is the only draw.
 * `RULES` holds the acceptance rules: coupled (the default), rejection, block. Each emits exactly the target's law.
 
-The package refuses to know models, caches, text, grammars, end of text and budgets: it sees arrays of logits, token ids
-and positions. Nothing in it is random or remembers anything between calls: equal arguments give equal results.
+The package knows no models, caches or text: it sees arrays of logits, token ids and positions, and a grammar as a
+protocol (`constraint`). Nothing in it is random: equal arguments give equal results.
 """
 
 from __future__ import annotations

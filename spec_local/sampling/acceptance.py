@@ -16,6 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
+from spec_local.errors import InvariantError
 from spec_local.sampling.noise import Chance, Ids, Purpose, Weights
 from spec_local.sampling.row import Row
 
@@ -234,9 +235,12 @@ class Block:
 
 def _check_draft(tokens: Sequence[int], rows: Sequence[Row], noise: Chance, position: int) -> None:
     """A ratio rule is exact only for tokens drawn from exactly these rows with noise of this round."""
-    assert len(rows) == len(tokens), f"{len(tokens)} drafted tokens came with {len(rows)} rows"
-    assert noise.start == position, "a ratio rule needs the noise of its own round: noise.for_round(position of x_1)"
-    assert all(q.prob(x) > 0 for x, q in zip(tokens, rows, strict=True)), "a drafted token is not in its draft row"
+    if len(rows) != len(tokens):
+        raise InvariantError("draft row", f"{len(tokens)} drafted tokens came with {len(rows)} rows")
+    if noise.start != position:
+        raise InvariantError("noise", "a ratio rule needs the noise of its own round: noise.for_round(position of x_1)")
+    if not all(q.prob(x) > 0 for x, q in zip(tokens, rows, strict=True)):
+        raise InvariantError("draft row", "a drafted token is not in its draft row")
 
 
 RULES: dict[str, AcceptanceRule] = {rule.name: rule for rule in (Coupled(), Rejection(), Block())}

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 Logits = npt.NDArray[np.float32]
 
-MOST = 20
+MOST_LOGPROBS = 20
 """Most alternatives that can be asked for."""
 _COLUMNS = 1024
 """Interleaved columns whose maxima bound the n-th largest logit from below."""
@@ -41,7 +41,7 @@ def token_logprob(logits: Logits, token: int, top: int) -> TokenLogprob:
     Args:
         logits: float32 [n_vocab], only read.
         token: The emitted token.
-        top: Alternatives wanted, 0 to `MOST`.
+        top: Alternatives wanted, 0 to `MOST_LOGPROBS`.
     """
     highest = logits.max()
     total = float(np.exp(logits - highest).sum(dtype=np.float64))

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from spec_local.errors import UsageError
+from spec_local.sampling.logprobs import MOST_LOGPROBS
 
 BAN = -100.0
 """A logit bias this low or lower bans the token altogether, at any temperature."""
@@ -53,7 +54,7 @@ class Sampling(BaseModel):
     """Most tokens of the answer; None goes on to an end or to the end of the context."""
     stop: tuple[str, ...] = ()
     """Texts that end the answer and are not part of it; where several match, the one that starts first."""
-    logprobs: int | None = Field(default=None, ge=0, le=20)
+    logprobs: int | None = Field(default=None, ge=0, le=MOST_LOGPROBS)
     """Report each token's log-probability under the target's own softmax, and this many likeliest alternatives."""
 
     @field_validator("logit_bias")

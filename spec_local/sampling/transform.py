@@ -81,7 +81,8 @@ class Transform:
         self._ends = np.array(sorted(end_ids), np.intp)
         self._first_end = prompt_length + sampling.min_tokens
         neutral = sampling.repeat_penalty == 1.0 and sampling.presence_penalty == sampling.frequency_penalty == 0.0
-        self._history_length = 0 if neutral else sampling.penalty_last_n
+        self.history_length = 0 if neutral else sampling.penalty_last_n
+        """How many last tokens of the history matter: 0 none, n the last n, -1 all."""
         self._k = sampling.top_k if sampling.top_k < n_vocab else 0
         self._least_depth = math.log(sampling.min_p) if sampling.min_p > 0.0 else -math.inf
         self._all_ids = np.arange(n_vocab, dtype=np.int32)
@@ -91,14 +92,9 @@ class Transform:
         self._bits = np.empty(n_vocab if sampling.top_p < 1.0 and not self._k else 0, np.int32)
         self._chunk: Logits = np.empty(min(_CHUNK, n_vocab), np.float32)
 
-    @property
-    def history_length(self) -> int:
-        """How many last tokens of the history matter: 0 none, n the last n, -1 all."""
-        return self._history_length
-
     def history(self, tokens: Sequence[int], drafted: Sequence[int] = ()) -> list[int]:
         """The last `history_length` of `tokens` followed by `drafted`: all that `row` needs of them."""
-        window = self._history_length
+        window = self.history_length
         if window < 0:
             return [*tokens, *drafted]
         kept = max(0, window - len(drafted))
@@ -141,8 +137,8 @@ class Transform:
         self, logits: Logits, history: Sequence[int], position: int, allowed: npt.NDArray[np.bool_] | None
     ) -> Logits:
         """The logits [V] after bias, penalties and bans: the array itself where nothing applies, else the scratch."""
-        recent = history[-self._history_length :] if self._history_length > 0 else history
-        penalties = self._history_length != 0 and len(recent) > 0
+        recent = history[-self.history_length :] if self.history_length > 0 else history
+        penalties = self.history_length != 0 and len(recent) > 0
         early = position < self._first_end and len(self._ends) > 0
         if not (penalties or early or len(self._bias_ids) or len(self._banned) or allowed is not None):
             return logits

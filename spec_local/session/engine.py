@@ -280,11 +280,6 @@ class Engine:
         return self._loaded.memory
 
     @property
-    def lost(self) -> str:
-        """Why the models are gone, where a worker took them along; empty while all is well. Only `close` helps then."""
-        return self._loaded.host.lost if self._loaded.host is not None and not self._closed else ""
-
-    @property
     def speculator(self) -> Speculator:
         """Plays the rounds. Its drafters and its controller may be exchanged between two answers."""
         return self._speculator

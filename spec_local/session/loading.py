@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spec_local import models_manifest as manifest
-from spec_local.errors import Aborted, BackendError, ModelError, PairError, UsageError
+from spec_local.errors import Aborted, BackendError, ModelError, PairError
 from spec_local.llama.context import Context, ContextOptions
 from spec_local.llama.devices import is_cpu_alone, pick_devices
 from spec_local.llama.hosted import Host, HostedContext
@@ -28,9 +28,7 @@ from spec_local.session.memory import (
     with_sizes,
     without_draft,
 )
-from spec_local.session.options import EngineOptions
-
-_WITHOUT = "Continuing without a draft model. "
+from spec_local.session.options import EngineOptions, Layers
 
 LoadProgress = Callable[[str, float], bool]
 """Called with (what is loading, fraction done); return False to cancel."""
@@ -100,9 +98,8 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
     """
     started = time.perf_counter()
     with ExitStack() as undo:
-        target_file, draft_file, notices = _resolve(options)
+        target_file, draft_file, notices, off = _resolve(options)
         target_header = manifest.read_header(target_file.path)
-        off = notices[-1].removeprefix(_WITHOUT) if draft_file is None and notices else ""
         draft_header: Header | None = None
         if draft_file is not None:
             try:
@@ -160,16 +157,17 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
     )
 
 
-def _resolve(options: EngineOptions) -> tuple[ResolvedModel, ResolvedModel | None, list[str]]:
-    """Target, draft and sentences about their choice; without the draft that was asked for where that is allowed."""
+def _resolve(options: EngineOptions) -> tuple[ResolvedModel, ResolvedModel | None, list[str], str]:
+    """Target, draft, sentences about their choice, and why there is no draft; where it is allowed, without the one that
+    was asked for."""
     try:
-        return manifest.resolve_pair(options.target, options.wanted_draft, options.pair)
+        target, draft, notices = manifest.resolve_pair(options.target, options.wanted_draft, options.pair)
+        return target, draft, notices, notices[-1] if draft is None and notices else ""
     except ModelError as error:
         if not options.allow_plain:
             raise
         target, _, notices = manifest.resolve_pair(options.target, "none", options.pair)
-        _go_on_without(error, options, notices)
-        return target, None, notices
+        return target, None, notices, _go_on_without(error, options, notices)
 
 
 def _require_room(
@@ -236,7 +234,7 @@ def _go_on_without(error: ModelError | BackendError, options: EngineOptions, not
         if isinstance(error, PairError):
             error.hint = f"{error.hint} Or add --allow-plain to go on without a draft model.".strip()
         raise error
-    notices.append(f"{_WITHOUT}{error}")
+    notices.append(f"Continuing without a draft model. {error}")
     return error.message
 
 
@@ -271,13 +269,8 @@ def _close(context: Context) -> None:
     context.model.close()
 
 
-def _layers(value: str | int) -> int:
-    if value in ("all", "auto"):
-        return ALL_LAYERS
-    try:
-        return int(value)
-    except ValueError:
-        raise UsageError(f"--gpu-layers cannot be {value!r}.", "Use a number, all, or auto.") from None
+def _layers(value: Layers) -> int:
+    return value if isinstance(value, int) else ALL_LAYERS
 
 
 def _target_offload(o: EngineOptions) -> Offload:

@@ -23,7 +23,7 @@ from spec_local.models_manifest import (
     split_weights,
     vocabulary_bytes,
 )
-from spec_local.session.options import CacheType, EngineOptions
+from spec_local.session.options import CacheType, EngineOptions, Layers
 from spec_local.session.room import Room, free_room
 
 MOST_CONTEXT = 32768
@@ -283,11 +283,11 @@ def _of(
     )
 
 
-def _whole(layers: str | int, names: tuple[str, ...], room: Room) -> int:
+def _whole(layers: Layers, names: tuple[str, ...], room: Room) -> int:
     """A number of layers, where it is decided without looking at memory; 0 where there are no devices."""
     if not room.devices or is_cpu_alone(names):
         return 0
-    return -1 if layers in ("all", "auto") else int(layers)
+    return layers if isinstance(layers, int) else -1
 
 
 def _trained(header: Header) -> int:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from spec_local.errors import UsageError
 
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
+Layers = Annotated[int, Field(ge=-1)] | Literal["all", "auto"]
 READ_ALONG = 8
 """Rows of logits a draft context can give in one pass: its own and those of text drafts it reads along."""
 
@@ -40,9 +41,9 @@ class EngineOptions(BaseModel):
     """Most tokens in one pass of prefill."""
     threads: int = Field(0, ge=0)
     """CPU threads; 0: physical cores."""
-    gpu_layers: str | int = "all"
-    """Layers of the target on the offload devices: a number, all, or auto (what fits)."""
-    draft_gpu_layers: str | int = "all"
+    gpu_layers: Layers = "all"
+    """Layers of the target on the offload devices: a number, all (or -1), or auto (what fits)."""
+    draft_gpu_layers: Layers = "all"
     device: tuple[str, ...] = ()
     """Offload devices of the target by name; empty: all workers' and all GPUs; ("none",) forces the CPU."""
     draft_device: tuple[str, ...] = ()

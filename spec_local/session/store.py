@@ -98,12 +98,10 @@ class Store:
 
     def conversation(self, identity: int) -> StoredConversation:
         """One conversation; `StoreError` where it does not exist (any more)."""
-        row = self._one(
-            "SELECT id, title, system, settings, head, created, updated FROM conversations WHERE id = ?", identity
-        )
+        row = self._one("SELECT id, title, system, settings, head FROM conversations WHERE id = ?", identity)
         if row is None:
             raise StoreError("This conversation does not exist any more.", "/new starts another one.")
-        return StoredConversation(row[0], row[1], row[2], json.loads(row[3]), *row[4:])
+        return StoredConversation(row[0], row[1], row[2], json.loads(row[3]), row[4])
 
     def change(self, identity: int, **values: Any) -> None:
         """Set title, system, settings or head of a conversation."""

@@ -51,8 +51,6 @@ class StoredConversation:
     """Sampling values the person set, by name."""
     head: int | None
     """Last message of the branch in view; None while there is none."""
-    created: float
-    updated: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from spec_local.speculation.acceptance_model import (
     shifted,
 )
 from spec_local.speculation.controller import Offer, Outcome, Pace, Plan, Seat
-from spec_local.speculation.cost import CostProfile
+from spec_local.speculation.cost import BreakEven, CostProfile
 from spec_local.speculation.reading_along import gain_of_reading, worth_reading
 from spec_local.speculation.stopping import StoppingTable, solve
 
@@ -88,7 +88,7 @@ class AdaptiveController:
         self.credit = CREDIT_START
         self._drawn = [DRAWN_START_ALL * w for w in MODEL_DRAWN]
         self._rounds = 0
-        self._break_even: dict[int, tuple[int, float]] = {}
+        self._break_even: dict[tuple[int, int], tuple[int, BreakEven | None]] = {}
 
     # -- the protocol ----------------------------------------------------------------------------------------------
 
@@ -273,13 +273,14 @@ class AdaptiveController:
         assert plan.plain_s is not None
         rows, context = plan.other_rows + 1, plan.seat.context
         ratio = self.costs.draft.seconds(plan.sequences, context) / plan.sequences / plan.plain_s
-        made_in, need = self._break_even.get(rows, (-1, 0.0))
+        key = rows, plan.sequences
+        made_in, even = self._break_even.get(key, (-1, None))
         if made_in < 0 or made_in + 64 < self._rounds:
-            need = self.costs.break_even(rows, plan.sequences, context, self.longest)
-            self._break_even[rows] = (self._rounds, need)
-        needs = f"needs {need:.2f} acceptance" if need < 1 else "no acceptance would pay for it"
+            even = self.costs.break_even(rows, plan.sequences, context, self.longest)
+            self._break_even[key] = (self._rounds, even)
+        needs = "no acceptance would pay for it" if even is None else f"needs {even.acceptance:.2f} acceptance"
         has = self._expected(plan.seat.pace)
-        return f"model draft off: {ratio:.2f} of a target step per token, {needs}, has {has:.2f}"
+        return f"model draft off: {ratio:.2f} of a target pass per token, {needs}, has {has:.2f}"
 
     def _expected(self, pace: Pace) -> float:
         """Acceptance that the draft model's next token is expected to have."""

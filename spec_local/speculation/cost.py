@@ -49,7 +49,8 @@ class Curve:
 
     def __init__(self, points: Mapping[int, float]) -> None:
         self.points = {int(n): float(s) for n, s in sorted(points.items())}
-        assert self.points and all(n >= 1 and s > 0 for n, s in self.points.items())
+        if not self.points or not all(n >= 1 and s > 0 for n, s in self.points.items()):
+            raise ValueError(f"no curve: {self.points}")
         self._tile = _tile(self.points)
         whole = {n: s for n, s in self.points.items() if self.width(n) == n}
         table = _tabulate(whole)
@@ -154,6 +155,32 @@ def _tabulate(points: dict[int, float]) -> list[float]:
     return [float(seconds) for seconds in table]
 
 
+@dataclass(frozen=True, slots=True)
+class BreakEven:
+    """The least acceptance with which drafting is no loss."""
+
+    acceptance: float
+    """Chance of each drafted token, all before it accepted, at the best fixed length; 0 ≤ it < 1, 0: free."""
+    length: int
+    """That length."""
+
+
+def _acceptance(length: int, cost: float) -> float | None:
+    """The α in [0, 1] with Σ_{i≤length} αⁱ = cost; None where there is none."""
+    if cost <= 0:
+        return 0.0
+    if cost >= length:
+        return None
+    low, high = 0.0, 1.0
+    for _ in range(24):
+        middle = (low + high) / 2
+        tokens = 0.0
+        for _ in range(length):
+            tokens = middle * (1 + tokens)
+        low, high = (middle, high) if tokens < cost else (low, middle)
+    return high
+
+
 @dataclass(slots=True)
 class CostProfile:
     """The costs a controller decides with."""
@@ -179,8 +206,10 @@ class CostProfile:
             self.rollback_s = memory.seconds + max(0.0, again)
         return self
 
-    def break_even(self, rows: int = 1, sequences: int = 1, context: int = 0, longest: int = 16) -> float:
-        """Least constant acceptance at which drafting any number of tokens pays; 1.0 where none does.
+    def break_even(
+        self, rows: int = 1, sequences: int = 1, context: int = 0, longest: int = 16, free: bool = False
+    ) -> BreakEven | None:
+        """Least constant acceptance at which drafting any number of tokens pays; None where none does.
 
         A draft of γ pays where Σ_{i≤γ} αⁱ > γ·c + v(γ+1) − 1, in units of a plain pass.
 
@@ -189,21 +218,19 @@ class CostProfile:
             sequences: Sequences that draft together.
             context: Tokens cached.
             longest: Most tokens in a draft.
+            free: Drafts cost no steps (they come from the text), instead of those of the draft model.
         """
-        if self.draft is None:
-            return 1.0
+        if self.draft is None and not free:
+            return None
         plain_s = self.target.seconds(rows, context)
-        step = self.draft.seconds(sequences, context) / sequences / plain_s
-        passes = [self.target.seconds(rows + k, context) / plain_s for k in range(1, longest + 1)]
-        for percent in range(1, 100):
-            alpha = percent / 100
-            tokens, reach = 0.0, 1.0
-            for k, v in enumerate(passes, 1):
-                reach *= alpha
-                tokens += reach
-                if tokens > k * step + v - 1:
-                    return alpha
-        return 1.0
+        step_s = 0.0 if free or self.draft is None else self.draft.seconds(sequences, context) / sequences
+        best: BreakEven | None = None
+        for length in range(1, longest + 1):
+            pass_s = self.target.seconds(rows + length, context) + self.rollback_s
+            alpha = _acceptance(length, (length * step_s + pass_s) / plain_s - 1)
+            if alpha is not None and (best is None or alpha < best.acceptance - 1e-9):
+                best = BreakEven(alpha, length)
+        return best
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types; the measured points only, not what rounds taught since."""
@@ -228,5 +255,5 @@ class CostProfile:
                 None if draft is None else Curve({int(n): float(s) for n, s in draft.items()}),
                 {str(k): str(v) for k, v in saved.get("identity", {}).items()},
             )
-        except (KeyError, TypeError, AttributeError, AssertionError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError("not a saved cost profile") from error

@@ -14,8 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence as Many
 
 from spec_local.drafting.draft import GRAMMAR_SOURCE, NO_SOURCE, TEXT_SOURCE, Draft, no_draft
-from spec_local.drafting.drafter import Drafter, DraftRequest
-from spec_local.drafting.model import ModelDrafter
+from spec_local.drafting.drafter import CostlyDrafter, Drafter, DraftRequest
 from spec_local.drafting.text import TextDrafter
 from spec_local.drafting.token_cache import Progress, TokenCache, common_prefix, worth_sharing
 from spec_local.errors import BackendError, CacheError, SpecLocalError
@@ -79,7 +78,7 @@ class Speculator:
         kept = self._fill(sequence, progress) - sequence.read_ahead
         sequence.read_ahead = 0
         self._cache.mark(sequence.slot)  # what another answer, or the next turn, may come back to
-        if sequence.speculate and any(isinstance(drafter, ModelDrafter) for drafter in self.drafters.values()):
+        if sequence.speculate and any(isinstance(drafter, CostlyDrafter) for drafter in self.drafters.values()):
             self._open(sequence, len(sequence.tokens) - 1 - kept)
         return kept
 
@@ -114,7 +113,7 @@ class Speculator:
         (offers,), _ = self._offers([s], [self._lag(s, self.max_rows)])
         source = self.controller.opens(Seat(s.pace, offers, len(s.tokens) - 1, s.remaining), read)
         drafter = self.drafters.get(source)
-        if isinstance(drafter, ModelDrafter) and GRAMMAR_SOURCE not in offers:
+        if isinstance(drafter, CostlyDrafter) and GRAMMAR_SOURCE not in offers:
             try:
                 drafter.prefill(s.slot, s.tokens[:-1])
             except BackendError as error:
@@ -220,7 +219,7 @@ class Speculator:
                 offers[i][GRAMMAR_SOURCE], rooms[i] = Offer(len(draft), draft), 0
         for source, drafter in list(self.drafters.items()):
             open_to = [(s, room, offer) for s, room, offer in zip(active, rooms, offers, strict=True) if room > 0]
-            if isinstance(drafter, ModelDrafter):
+            if isinstance(drafter, CostlyDrafter):
                 for s, room, offer in open_to:
                     reach, lag = drafter.reach(s.slot, s.tokens)
                     if reach > 0:

@@ -2,7 +2,8 @@
 
 Rates have these meanings everywhere: acceptance = accepted / tested; tokens per pass = emitted / rounds (the target's
 own token included); rate at position i = rounds that accepted position i / rounds that tested it. Tokens that were
-drafted and never submitted are counted apart (skipped). Where nothing was drafted a rate is None, never 0.
+drafted and never tested (not submitted, or behind an end of the text) are counted apart (skipped). Where nothing was
+drafted a rate is None, never 0.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class SourceStatistics:
     tested: int
     accepted: int
     skipped: int
-    """Drafted but never submitted: drafted − tested."""
+    """drafted − tested: not submitted, or behind an end of the text."""
     acceptance_rate: float | None
     """accepted / tested; None where nothing was tested."""
     tokens_per_pass: float | None

@@ -95,7 +95,7 @@ def test_sampled_text_gains_too() -> None:
 
 @pytest.mark.parametrize("warm", [False, True])
 def test_where_the_draft_model_cannot_pay_text_drafts_earn_alone(warm: bool) -> None:
-    """Pair B: 0.71 of a target step per drafted token."""
+    """Pair B: 0.71 of a target pass per drafted token."""
     speeds = _adaptive("B", BOTH, warm)
     assert _mean(list(speeds)) > 1.25
     assert min(speeds) > 0.97
@@ -205,7 +205,7 @@ def test_reasons_are_words() -> None:
     off = AdaptiveController(COSTS["B"].profile())
     (plan,) = off.plan([_seat(off, model=Offer(16))])
     assert (plan.source, plan.limit) == ("none", 0)
-    assert plan.reason.startswith("model draft off: 0.71 of a target step per token, needs 0.9")
+    assert plan.reason.startswith("model draft off: 0.71 of a target pass per token, needs 0.9")
     (plan,) = off.plan([_seat(off)])
     assert plan.reason == "plain decoding: nothing to draft from"
     never = AdaptiveController(CostProfile(Curve({1: 0.1, 64: 6.4}), Curve({1: 0.09, 64: 5.0})))

@@ -12,9 +12,9 @@ from tiny_gguf import TEMPLATE, write_transformer
 
 from spec_local.cli.loading import progress_bar
 from spec_local.cli.main import main
-from spec_local.cli.terminal import harmless
 from spec_local.llama.library import set_verbose
 from spec_local.ui.visible import visible
+from spec_local.words import harmless
 
 ATTACK = "\x1b]0;owned\x07\x1b[2J\x1b[31m\x9b31m\x08\x7f\r"
 """A window title, a cleared screen, a colour in two notations, and characters that hide what stands before."""

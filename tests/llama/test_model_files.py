@@ -156,8 +156,8 @@ def test_exactly_one_begin_token_and_never_an_end(tiny_folder: Path) -> None:
 def test_llama_cpps_log_stays_out_of_the_terminal_unless_asked_for(tiny_target: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from spec_local.llama.model import Model;"
-        "from spec_local.llama.library import set_verbose, recent_log; set_verbose(sys.argv[2] == 'loud');"
-        "Model(Path(sys.argv[1])).close(); assert recent_log()"
+        "from spec_local.llama.library import set_verbose, _log; set_verbose(sys.argv[2] == 'loud');"
+        "Model(Path(sys.argv[1])).close(); assert _log"
     )
     for mode in ("quiet", "loud"):
         done = subprocess.run([sys.executable, "-c", code, str(tiny_target), mode], capture_output=True, text=True)

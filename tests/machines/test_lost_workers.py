@@ -165,17 +165,18 @@ def test_death_in_the_middle_of_an_answer(mortal: RunningWorker, target: Path, d
         with pytest.raises(WorkerError, match="in the middle of a pass"):
             text += "".join(piece.text for piece in pieces)
         assert time.monotonic() - died < BOUND_S
-        assert text and mortal.endpoint in engine.lost
-        with pytest.raises(WorkerError, match="lost"):
+        assert text
+        with pytest.raises(WorkerError, match="lost") as again:
             engine.generate("hello")
+        assert mortal.endpoint in again.value.message
     with spec_local.load(target, draft=draft, options=options.without_workers()) as engine:
         assert engine.generate("hello", sampling=TEXT).text.startswith(text), "the conversation can go on here"
-    again = RunningWorker(port=mortal.port)
+    another = RunningWorker(port=mortal.port)
     try:
         with spec_local.load(target, draft=draft, options=options) as engine:
             assert engine.generate("hello", sampling=TEXT).text.startswith(text), "and there, once it is back"
     finally:
-        again.stop()
+        another.stop()
 
 
 def test_a_draft_lost_with_its_worker_costs_only_speed(mortal: RunningWorker, target: Path, draft: Path) -> None:

@@ -272,7 +272,7 @@ def test_doctor_shows_workers_and_a_decode_on_each(
 
 def test_verify_runs_on_workers(workers: list[RunningWorker], target: Path, draft: Path) -> None:
     """Checks reach below the engine, to contexts of their own: they too must be made where the model is."""
-    from spec_local.bench.rig import Rig
+    from spec_local.verify.rig import Rig
 
     options = EngineOptions(n_ctx=256, threads=1, rpc=tuple(worker.endpoint for worker in workers))
     with spec_local.load(target, draft=draft, options=options) as engine:

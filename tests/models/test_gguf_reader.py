@@ -32,7 +32,7 @@ def test_facts_of_a_small_model(tmp_path: Path, write_model: Write) -> None:
     assert header.tensor_bytes == 4 * header.parameters
     assert header.context_length == 512
     layers = header.layers
-    assert (layers.count, layers.n_embd, layers.n_head, layers.n_head_kv) == (2, 32, 4, (2, 2))
+    assert (layers.count, layers.n_embd, layers.n_head) == (2, 32, 4)
     assert layers.kv_widths == ((16, 16), (16, 16))
     assert not header.is_recurrent and layers.sliding_window is None
     tokenizer = header.tokenizer

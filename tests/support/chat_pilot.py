@@ -119,7 +119,7 @@ async def chat(
             await made.until(lambda: app.dialogue.facts is not None, "the engine is loaded")
         yield made
     assert engine.most_active <= 1, "two decodes at once"
-    assert not app.worker._thread.is_alive(), "the engine's thread was not joined"
+    assert not app.engine_thread._thread.is_alive(), "the engine's thread was not joined"
 
 
 def words(count: int, word: str = "word") -> Sequence[str]:

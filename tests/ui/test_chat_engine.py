@@ -190,7 +190,7 @@ async def test_commands_in_the_middle_of_answers(tiny_target, tiny_draft, tmp_pa
 
 _IN_MAIN_HEAP = """
 import ctypes, threading
-from spec_local.ui.worker import _share_one_heap
+from spec_local.ui.engine_thread import _share_one_heap
 _share_one_heap()
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p

@@ -326,4 +326,4 @@ async def test_leaving_while_something_takes_long_says_so_and_a_second_time_leav
         await c.pilot.press("ctrl+q")
         await c.until(lambda: c.app._exit)
         hold.set()
-        await asyncio.to_thread(c.app.worker.close)
+        await asyncio.to_thread(c.app.engine_thread.close)

@@ -15,7 +15,7 @@ from textual.widgets import Button
 
 from spec_local.session.options import EngineOptions
 from spec_local.session.store import IN_MEMORY, Store
-from spec_local.ui.worker import load_engine
+from spec_local.ui.engine_thread import load_engine
 
 pytestmark = pytest.mark.usefixtures("own_folders")
 BOUND_S = 10.0

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from spec_local.bench.adversary import always_wrong, right_then_wrong
 from spec_local.drafting.drafter import DraftRequest
 from spec_local.sampling import RULES, Noise, Sampling, Transform
+from spec_local.verify.adversary import always_wrong, right_then_wrong
 
 ANSWER = [5, 1, 4, 4, 2, 0, 3, 3, 1]
 

@@ -7,11 +7,11 @@ from itertools import product
 import numpy as np
 import pytest
 
-from spec_local.bench import distribution as module
-from spec_local.bench.distribution import LEVEL, Stages, Stream, cut, integral_transform, resample, total_variation
-from spec_local.bench.findings import Kind
-from spec_local.bench.reference import accepted_law, added_law
 from spec_local.sampling import RULES, AcceptanceRule, Purpose, Row, acceptance
+from spec_local.verify import distribution as module
+from spec_local.verify.distribution import LEVEL, Stages, Stream, cut, integral_transform, resample, total_variation
+from spec_local.verify.findings import Kind
+from spec_local.verify.reference import accepted_law, added_law
 
 
 def rows(seed: int, count: int, tokens: int = 12, distance: float = 1.0) -> tuple[list[Row], list[Row]]:

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spec_local.bench.margins import chooser, fall, miss
 from spec_local.sampling import RULES, Noise, Sampling, Transform
 from spec_local.speculation.sequence import Sequence
+from spec_local.verify.margins import chooser, fall, miss
 
 
 def sequence(**sampling: float) -> Sequence:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from spec_local.bench.significance import (
+from spec_local.verify.significance import (
     Drift,
     chi_square_quantile,
     chi_square_tail,

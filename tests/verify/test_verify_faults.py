@@ -12,10 +12,6 @@ import numpy as np
 import pytest
 from tiny_gguf import write_recurrent
 
-from spec_local.bench.conformance import Setting
-from spec_local.bench.findings import Kind, culprit
-from spec_local.bench.report import table
-from spec_local.bench.verify import LiveRun, Plan, Verification, verify
 from spec_local.cli.main import main
 from spec_local.drafting.model import _Stream
 from spec_local.drafting.token_cache import TokenCache, common_prefix
@@ -26,6 +22,10 @@ from spec_local.session.engine import load
 from spec_local.session.options import EngineOptions
 from spec_local.speculation.controller import FixedController
 from spec_local.speculation.speculator import Speculator
+from spec_local.verify.conformance import Setting
+from spec_local.verify.findings import Kind, culprit
+from spec_local.verify.report import table
+from spec_local.verify.verify import LiveRun, Plan, Verification, verify
 
 OPEN = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, max_tokens=32, min_tokens=32, seed=5)
 GREEDY = OPEN.model_copy(update={"temperature": 0.0, "max_tokens": 16, "min_tokens": 16})
@@ -230,7 +230,7 @@ def test_a_draft_that_is_never_compared(check: Callable[[str], Verification], mo
 def test_the_command_prints_json_and_says_1_when_something_is_wrong(
     tiny_target: Path, tiny_draft: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("spec_local.bench.verify.make_plan", lambda *_: plan("coupled"))
+    monkeypatch.setattr("spec_local.verify.verify.make_plan", lambda *_: plan("coupled"))
     command = ["verify", "--json", "--quick", "-m", str(tiny_target), "-d", str(tiny_draft), "--threads", "1"]
     command += ["--draft-length", "4", "--n-ctx", "512"]
     assert main(command) == 0
@@ -256,7 +256,7 @@ def test_what_was_noticed_while_loading_is_said(
     def stopped(*_: Any, **__: Any) -> Verification:
         raise Aborted("Stopped.")
 
-    monkeypatch.setattr("spec_local.bench.verify.verify", stopped)
+    monkeypatch.setattr("spec_local.verify.verify.verify", stopped)
     words = ["-m", str(tiny_target), "-d", str(tmp_path / "missing.gguf"), "--allow-plain", "--threads", "1"]
     assert main(["verify", "--quick", "--n-ctx", "256", *words]) == 130
     assert capsys.readouterr().err.count("note: Continuing without a draft model.") == 1

@@ -9,9 +9,9 @@ from spec_local.cli.exit_codes import ExitCode
 from spec_local.cli.main import print_error
 from spec_local.cli.models.advice import faster_draft
 from spec_local.cli.models.output import print_json
-from spec_local.cli.terminal import harmless
 from spec_local.errors import PairError, UsageError
 from spec_local.models_manifest import PairReport, check_pair, load_catalogue, read_header, resolve_model
+from spec_local.words import harmless
 
 
 def run_check(arguments: Any) -> int:

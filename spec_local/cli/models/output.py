@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from spec_local.cli.terminal import harmless
+from spec_local.words import harmless
 
 _LABEL = 15
 

@@ -12,10 +12,11 @@ from spec_local.cli.exit_codes import ExitCode
 from spec_local.cli.interrupt import Interrupt
 from spec_local.cli.loading import progress_bar
 from spec_local.cli.models.output import print_json
-from spec_local.cli.terminal import harmless, say
+from spec_local.cli.terminal import say
 from spec_local.errors import ModelError, UsageError
 from spec_local.llama.quantise import TYPES, quantise
 from spec_local.models_manifest import Header, read_header, requantised_path, resolve_model, show_bytes
+from spec_local.words import harmless
 
 _BITS = {"f32": 32.0, "f16": 16.0, "bf16": 16.0, "q8_0": 8.5, "q6_k": 6.6, "q5_1": 6.0, "q5_0": 5.5, "q5_k_m": 5.7}
 _BITS |= {"q5_k_s": 5.5, "q4_1": 5.0, "q4_0": 4.6, "q4_k_m": 4.9, "q4_k_s": 4.6, "iq4_nl": 4.5, "iq4_xs": 4.3}

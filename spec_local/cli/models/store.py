@@ -10,10 +10,10 @@ from spec_local.cli.exit_codes import ExitCode
 from spec_local.cli.interrupt import Interrupt, InThread
 from spec_local.cli.loading import pull_model
 from spec_local.cli.models.output import print_json
-from spec_local.cli.terminal import harmless, is_terminal, say
+from spec_local.cli.terminal import is_terminal, say
 from spec_local.errors import UsageError
 from spec_local.models_manifest import add_model, list_models, load_catalogue, remove_model, show_bytes
-from spec_local.words import counted
+from spec_local.words import counted, harmless
 
 
 def run_pull(arguments: Any) -> int:

@@ -136,7 +136,7 @@ class _Cancelled(Exception):
     """Leaves a download that was cancelled."""
 
 
-class EngineWorker:
+class EngineThread:
     """Owns the engine and the thread it runs in.
 
     Args:
@@ -147,7 +147,7 @@ class EngineWorker:
 
     def __init__(
         self,
-        post: Callable[[events.WorkerEvent], object],
+        post: Callable[[events.EngineEvent], object],
         loader: Loader = load_engine,
         puller: Puller = pull_model,
         clock: Callable[[], float] = time.monotonic,

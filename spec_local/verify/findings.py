@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from spec_local.errors import CacheError
+from spec_local.errors import CacheError, InvariantError
 
 
 class Kind(IntEnum):
@@ -59,11 +59,10 @@ class Problem:
 
 
 def broke_off(check: str, run: str, error: AssertionError | CacheError) -> Problem:
-    """The problem of a run that a check inside the program stopped. What the check says tells the kind."""
-    kind = Kind.CACHE
-    if not isinstance(error, CacheError):
-        words = {"cache": Kind.CACHE, "noise": Kind.NOISE, "row": Kind.DRAFT_ROW}
-        kind = next((kind for word, kind in words.items() if word in str(error)), Kind.INTERNAL)
+    """The problem of a run that a check inside the program stopped."""
+    kind = Kind.CACHE if isinstance(error, CacheError) else Kind.INTERNAL
+    if isinstance(error, InvariantError):
+        kind = {"cache": Kind.CACHE, "noise": Kind.NOISE, "draft row": Kind.DRAFT_ROW}[error.what]
     return Problem(check, kind, f"{run}: the run broke off with {type(error).__name__}: {error}")
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from spec_local.bench.findings import culprit
-from spec_local.bench.verify import Verification
+from spec_local.verify.findings import culprit
+from spec_local.verify.verify import Verification
 
 
 def table(found: Verification) -> str:
     """All checks, a line for each thing that was looked at, and the verdict last."""
     model = found.model
     draft = model["draft"] or "no draft model"
-    lines = [f"{model['target']} + {draft}, acceptance rule {found.rule}", ""]
+    lines = [f"{model['target']} + {draft}, acceptance rule {found.rule}", f"Numbers: {found.numerics.sentence()}", ""]
     for title, rows in (
         (f"Conformance: all passes {found.conformance.pad_width} rows wide", _conformance(found)),
         ("Audit: ordinary runs replayed one token at a time", _audit(found)),

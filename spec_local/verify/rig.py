@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
 
-from spec_local.bench.recording import Recorder
 from spec_local.drafting.drafter import Drafter
 from spec_local.drafting.model import ModelDrafter
 from spec_local.errors import Aborted
@@ -20,6 +19,7 @@ from spec_local.session.generation import Generation, Request
 from spec_local.speculation.controller import Controller, FixedController
 from spec_local.speculation.sequence import Sequence
 from spec_local.speculation.speculator import Speculator
+from spec_local.verify.recording import Recorder
 
 ROWS = 8
 """Rows of the widest pass in replays of the draft model."""

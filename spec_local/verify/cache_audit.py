@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from spec_local.bench.audit import FLOOR, Replay
-from spec_local.bench.findings import Kind, Problem
-from spec_local.bench.recording import Recorder
-from spec_local.bench.rig import Rig
 from spec_local.drafting.model import ModelDrafter
 from spec_local.language_model import Chunk, Logits
 from spec_local.llama.context import Context
+from spec_local.verify.audit import FLOOR, Replay
+from spec_local.verify.findings import Kind, Problem
+from spec_local.verify.recording import Recorder
+from spec_local.verify.rig import Rig
 from spec_local.words import counted
 
 

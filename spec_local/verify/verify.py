@@ -15,21 +15,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from spec_local.bench.adversary import ALWAYS_WRONG, WRONG_IN_TURN
-from spec_local.bench.audit import Audit, Replay, audit, replay
-from spec_local.bench.cache_audit import CacheAudit, LiveCache, cache_audit, look
-from spec_local.bench.conformance import Arms, Conformance, Report, Setting, conformance
-from spec_local.bench.distribution import Distribution, distribution
-from spec_local.bench.findings import Problem, broke_off, culprit
-from spec_local.bench.recording import Recorder
-from spec_local.bench.rig import Rig
 from spec_local.drafting.draft import MODEL_SOURCE, TEXT_SOURCE
 from spec_local.errors import CacheError, UsageError
 from spec_local.sampling import RULES
 from spec_local.sampling.params import Sampling
 from spec_local.session.engine import Engine
 from spec_local.session.generation import Request
+from spec_local.session.numerics import Numerics
 from spec_local.speculation.controller import Controller, FixedController
+from spec_local.verify.adversary import ALWAYS_WRONG, WRONG_IN_TURN
+from spec_local.verify.audit import Audit, Replay, audit, replay
+from spec_local.verify.cache_audit import CacheAudit, LiveCache, cache_audit, look
+from spec_local.verify.conformance import Arms, Conformance, Report, Setting, conformance
+from spec_local.verify.distribution import Distribution, distribution
+from spec_local.verify.findings import Problem, broke_off, culprit
+from spec_local.verify.recording import Recorder
+from spec_local.verify.rig import Rig
 
 PROMPTS = {
     "code": "Write a Python function that checks whether a number is prime.",
@@ -74,7 +75,7 @@ class Verification:
     cache: CacheAudit
     problems: tuple[Problem, ...]
     """What is wrong, of all checks; empty where all is well."""
-    numerics: dict[str, Any]
+    numerics: Numerics
     model: dict[str, Any]
     rule: str
     quick: bool
@@ -95,7 +96,7 @@ class Verification:
             "acceptance_rule": self.rule,
             "quick": self.quick,
             "seconds": self.seconds,
-            "numerics": self.numerics,
+            "numerics": self.numerics.as_dict(),
             "conformance": self.conformance.as_dict(),
             "audit": self.audit.as_dict(),
             "distribution": self.distribution.as_dict(),
@@ -221,7 +222,7 @@ def verify(
         distribution=law,
         cache=held,
         problems=(*same.problems, *audited.problems, *law.problems, *held.problems, *failures),
-        numerics=engine.numerics.as_dict(),
+        numerics=engine.numerics,
         model=engine.describe(),
         rule=rule.name,
         quick=quick,

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from spec_local.bench.findings import Kind, Problem
-from spec_local.bench.margins import chooser, fall, miss
-from spec_local.bench.recording import Recorder
-from spec_local.bench.rig import ROWS, Rig, feed
 from spec_local.language_model import Chunk, Logits
 from spec_local.llama.context import Context
 from spec_local.sampling.row import Row
+from spec_local.verify.findings import Kind, Problem
+from spec_local.verify.margins import chooser, fall, miss
+from spec_local.verify.recording import Recorder
+from spec_local.verify.rig import ROWS, Rig, feed
 
 FLOOR = 5e-3
 """Where ε is smaller than this, this counts: a few tokens may have met no large rounding, and a fault moves logits by

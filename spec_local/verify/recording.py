@@ -12,11 +12,11 @@ from typing import cast
 
 import numpy as np
 
-from spec_local.bench.findings import Kind, Problem
 from spec_local.sampling.acceptance import AcceptanceRule, Ruling, TargetRow
 from spec_local.sampling.noise import Chance, Ids, Noise, Purpose, Weights
 from spec_local.sampling.row import Row
 from spec_local.speculation.sequence import Sequence
+from spec_local.verify.findings import Kind, Problem
 
 Stream = tuple[Purpose, int, int | None]
 """One source of random numbers: purpose, position, and the round for the purposes that know it."""

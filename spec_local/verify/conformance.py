@@ -11,10 +11,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from spec_local.bench.adversary import ALWAYS_WRONG, SOURCE, WRONG_IN_TURN, always_wrong, right_then_wrong
-from spec_local.bench.findings import Kind, Problem, broke_off
-from spec_local.bench.margins import chooser, miss
-from spec_local.bench.rig import Rig, feed
 from spec_local.drafting.draft import MODEL_SOURCE, TEXT_SOURCE
 from spec_local.drafting.drafter import Drafter
 from spec_local.drafting.text import TextDrafter
@@ -22,6 +18,10 @@ from spec_local.errors import CacheError
 from spec_local.language_model import Chunk
 from spec_local.sampling.params import Sampling
 from spec_local.speculation.sequence import Sequence
+from spec_local.verify.adversary import ALWAYS_WRONG, SOURCE, WRONG_IN_TURN, always_wrong, right_then_wrong
+from spec_local.verify.findings import Kind, Problem, broke_off
+from spec_local.verify.margins import chooser, miss
+from spec_local.verify.rig import Rig, feed
 
 CONTENDERS = (MODEL_SOURCE, TEXT_SOURCE, ALWAYS_WRONG, WRONG_IN_TURN)
 """Who drafts: the draft model, the text itself, two adversaries that know the answer."""

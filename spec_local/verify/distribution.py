@@ -24,14 +24,14 @@ from typing import Any
 
 import numpy as np
 
-from spec_local.bench.audit import Replay
-from spec_local.bench.findings import Kind, Problem
-from spec_local.bench.recording import Recorder
-from spec_local.bench.reference import Law, accepted_law, added_law
-from spec_local.bench.significance import Drift, Floats, Tested, uniformity
 from spec_local.sampling.acceptance import AcceptanceRule
 from spec_local.sampling.noise import Ids, Noise
 from spec_local.sampling.row import Row
+from spec_local.verify.audit import Replay
+from spec_local.verify.findings import Kind, Problem
+from spec_local.verify.recording import Recorder
+from spec_local.verify.reference import Law, accepted_law, added_law
+from spec_local.verify.significance import Drift, Floats, Tested, uniformity
 
 LEVEL = 1e-3
 """Chance that a run of all tests together raises a false alarm."""

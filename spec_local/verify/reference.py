@@ -35,6 +35,7 @@ def accepted_law(rule: str, tokens: Sequence[int], q: Sequence[Row], p: Sequence
     """
     count = len(tokens)
     probs = np.zeros(count + 1)
+    assert rule in ("rejection", "block"), f"no law is written down for the rule {rule}"
     if rule == "rejection":
         reached = 1.0
         for i, token in enumerate(tokens):

@@ -1,0 +1,1 @@
+"""Checking: is speculation exact here, with this pair, on this machine?"""
