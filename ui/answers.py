@@ -184,7 +184,7 @@ class Answers:
         else:
             live.figures.rounds += event.rounds
             if live.comparison is not None and live.notice is not None:
-                live.notice.say(live.comparison.progress(sum(r.emitted for r in live.figures.rounds)))
+                live.notice.say(live.comparison.progress(live.figures.statistics.emitted))
         self._show_figures(live)
 
     def _late(self, event: events.Finished) -> None:

@@ -53,7 +53,7 @@ class TurnFigures:
         """Tokens in the context: prompt and answer."""
         if self.prompt_tokens is None:
             return None
-        return self.prompt_tokens + sum(r.emitted for r in self.rounds)
+        return self.prompt_tokens + self.statistics.emitted
 
     def finish(self, result: Result) -> None:
         """Take over what only the finished answer knows."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from spec_local import __version__
 from spec_local.bench.bench import Bench
 from spec_local.bench.speed_report import About
+from spec_local.drafting.draft import MODEL_SOURCE
 from spec_local.llama.context import physical_cores
 
 
@@ -15,7 +16,7 @@ def about(bench: Bench) -> About:
     """Models, machine and settings of a measurement."""
     engine, settings = bench.engine, bench.settings
     described = engine.describe()
-    draft = described["draft"] if "model" in bench.sources else None
+    draft = described["draft"] if MODEL_SOURCE in bench.sources else None
     return About(
         target=str(described["target"]),
         draft=None if draft is None else str(draft),

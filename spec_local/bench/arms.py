@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from spec_local.drafting.draft import MODEL_SOURCE, TEXT_SOURCE
 from spec_local.speculation.adaptive import AdaptiveController
 from spec_local.speculation.controller import Controller, FixedController
 from spec_local.speculation.cost import CostProfile
@@ -13,7 +14,7 @@ PLAIN = "plain"
 AUTO = "auto"
 LENGTHS = (2, 4, 7)
 """Fixed draft lengths that are compared: within, at and beyond where most machines have their best one."""
-_SOURCES = {"model": "the draft model", "text": "the text"}
+_SOURCES = {MODEL_SOURCE: "the draft model", TEXT_SOURCE: "the text"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from spec_local.bench.curves import Curves
 from spec_local.bench.results import Ceiling, geometric_mean
 from spec_local.bench.traces import Costs, Trace, TraceText, oracle_seconds, plain_seconds, replay, seconds
+from spec_local.drafting.draft import MODEL_SOURCE
 from spec_local.speculation.adaptive import AdaptiveController
 
 FLAT_SLOPE = 0.03
@@ -27,7 +28,7 @@ def ceiling(traces: Sequence[Trace], curves: Curves, sources: Iterable[str]) -> 
     best = sum(oracle_seconds(trace, costs, sources) for trace in traces)
     tokens = sum(len(trace) for trace in traces)
     agreed = sum(int(trace.agree.sum()) for trace in traces)
-    return Ceiling(plain / best, agreed / tokens if "model" in sources else None, tokens)
+    return Ceiling(plain / best, agreed / tokens if MODEL_SOURCE in sources else None, tokens)
 
 
 def what_if(traces: Sequence[Trace], curves: Curves, sources: Iterable[str]) -> dict[str, float]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spec_local.bench.traces import Costs
-from spec_local.drafting.draft import TEXT_SOURCE
+from spec_local.drafting.draft import MODEL_SOURCE, TEXT_SOURCE
 from spec_local.session.assembly import fill_passes
 from spec_local.session.costs import DRAFT_ROWS, TARGET_ROWS, measure
 from spec_local.session.engine import Engine
@@ -50,7 +50,9 @@ class Curves:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON: seconds by rows, v(n), c and the break-even points; what does not exist is left out."""
-        even = {source: found for source in ("model", "text") if (found := self.break_even(source)) is not None}
+        even = {
+            source: found for source in (MODEL_SOURCE, TEXT_SOURCE) if (found := self.break_even(source)) is not None
+        }
         return {
             "target_s": {str(n): s for n, s in self.target.items()},
             "target_relative": {str(n): s / self.target[1] for n, s in self.target.items()},
@@ -71,7 +73,7 @@ def measure_curves(engine: Engine, repeats: int = 3, clock: Clock = time.perf_co
     with engine.using():
         target = measure(loaded.target, [n for n in TARGET_ROWS if n <= options.max_rows], repeats, clock)
         draft = None
-        if loaded.draft is not None and "model" in engine.speculator.drafters:
+        if loaded.draft is not None and MODEL_SOURCE in engine.speculator.drafters:
             draft = measure(loaded.draft, [n for n in _DRAFT_ROWS if n <= options.batch_size], repeats, clock)
     curves = Curves(target, draft)
     fill_passes(loaded.target, curves.profile())

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from spec_local.bench.arms import Arm
 from spec_local.bench.curves import Clock, Curves
 from spec_local.bench.workloads import BenchPrompt
+from spec_local.drafting.draft import MODEL_SOURCE, TEXT_SOURCE
 from spec_local.drafting.drafter import Drafter
 from spec_local.drafting.model import ModelDrafter
 from spec_local.drafting.text import TextDrafter
@@ -69,12 +70,12 @@ class Player:
         speculator = engine.speculator
         self._model: PromptTimed | None = None
         self._drafters: dict[str, Drafter] = {}
-        if "model" in speculator.drafters and engine.loaded.draft is not None:
+        if MODEL_SOURCE in speculator.drafters and engine.loaded.draft is not None:
             speculator.release(0)
             self._model = PromptTimed(engine.loaded.draft, clock)
-            self._drafters["model"] = ModelDrafter(self._model, engine.loaded.draft.options.max_rows)
-        if "text" in speculator.drafters:
-            self._drafters["text"] = TextDrafter()
+            self._drafters[MODEL_SOURCE] = ModelDrafter(self._model, engine.loaded.draft.options.max_rows)
+        if TEXT_SOURCE in speculator.drafters:
+            self._drafters[TEXT_SOURCE] = TextDrafter()
         longest = max(1, engine.options.longest_draft)
         costs = curves.profile().with_memory(engine.loaded.target.memory)
         self._controllers = {arm.name: arm.controller(costs, longest) for arm in arms}

@@ -9,6 +9,7 @@ from spec_local.bench.arms import AUTO, PLAIN
 from spec_local.bench.results import Figures, Results
 from spec_local.bench.speed_report import About, shown_by_position
 from spec_local.bench.verdict import NOTICED, Verdict
+from spec_local.drafting.draft import MODEL_SOURCE, TEXT_SOURCE
 from spec_local.words import counted
 
 _COLOURS = ("#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626", "#0891b2", "#65a30d")
@@ -179,7 +180,7 @@ def _curves(results: Results) -> str:
     lines = {name: {float(n): 1e3 * s for n, s in points.items()} for name, points in series.items()}
     even = [
         f"{'the draft model' if source == 'model' else 'drafts from the text'} at {found.acceptance:.2f}"
-        for source in ("model", "text")
+        for source in (MODEL_SOURCE, TEXT_SOURCE)
         if (found := curves.break_even(source)) is not None
     ]
     caption = "Milliseconds of a pass over n rows." + (f" Break-even acceptance: {', '.join(even)}." if even else "")

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from spec_local.bench.traces import Trace
+from spec_local.drafting.draft import MODEL_SOURCE
 from spec_local.drafting.model import confidence
 from spec_local.language_model import Chunk, LanguageModel
 from spec_local.session.engine import Engine
@@ -22,7 +23,7 @@ ROWS = 32
 def draft_rows(engine: Engine) -> Iterator[LanguageModel | None]:
     """The engine's draft model with a cache of its own that returns many rows in a pass; None where there is none."""
     draft = engine.loaded.draft
-    if draft is None or "model" not in engine.speculator.drafters:
+    if draft is None or MODEL_SOURCE not in engine.speculator.drafters:
         yield None
         return
     options = replace(draft.options, n_seq=1, max_rows=ROWS, n_batch=max(ROWS, draft.options.n_batch))

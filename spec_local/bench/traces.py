@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from spec_local.drafting.draft import NO_SOURCE, Draft, no_draft
+from spec_local.drafting.draft import MODEL_SOURCE, NO_SOURCE, TEXT_SOURCE, Draft, no_draft
 from spec_local.drafting.text import TextFollower
 from spec_local.speculation.controller import Controller, Offer, Outcome, Pace, Plan, Seat
 from spec_local.speculation.cost import CostProfile, Curve
@@ -97,7 +97,7 @@ def replay(
     trace: Trace,
     controller: Controller,
     costs: Costs,
-    sources: Iterable[str] = ("model", "text"),
+    sources: Iterable[str] = (MODEL_SOURCE, TEXT_SOURCE),
     text: TraceText | None = None,
     pace: Pace | None = None,
     jitter: Jitter = lambda: 1.0,
@@ -117,7 +117,7 @@ def replay(
     """
     target, model = Curve(costs.target), Curve(costs.draft)
     sources = tuple(sources)
-    text = (text or TraceText(trace)) if "text" in sources else None
+    text = (text or TraceText(trace)) if TEXT_SOURCE in sources else None
     pace = pace or controller.enter()
     prompt, n = len(trace.prompt), len(trace.tokens)
     known = prompt if read is None else read  # tokens the draft model's cache holds
@@ -126,18 +126,20 @@ def replay(
     while at < n:
         room = n - at - 1
         offers: dict[str, Offer] = {}
-        if room and "model" in sources:
-            offers["model"] = Offer(min(room, LONGEST), lag=prompt + at - known)
+        if room and MODEL_SOURCE in sources:
+            offers[MODEL_SOURCE] = Offer(min(room, LONGEST), lag=prompt + at - known)
         if room and text is not None and text.drafts[at][0]:
             drafted, likely = text.drafts[at]
-            offers["text"] = Offer(min(room, len(drafted)), Draft(drafted[:room], None, "text", likely[:room]))
+            offers[TEXT_SOURCE] = Offer(
+                min(room, len(drafted)), Draft(drafted[:room], None, TEXT_SOURCE, likely[:room])
+            )
         (plan,) = controller.plan([Seat(pace, offers, prompt + at, n - at)])
 
         draft, draft_s, right = no_draft(), 0.0, 0
-        if plan.source == "text":
+        if plan.source == TEXT_SOURCE:
             assert text is not None
-            draft, right = (offers["text"].draft or draft).cut(plan.limit), text.right[at]
-        elif plan.source == "model":
+            draft, right = (offers[TEXT_SOURCE].draft or draft).cut(plan.limit), text.right[at]
+        elif plan.source == MODEL_SOURCE:
             draft, right = _model_draft(trace, at, plan, controller, text)
             draft_s = sum(model.seconds(rows) * jitter() for rows in draft.passes)
         drafted_n = len(draft)
@@ -153,7 +155,7 @@ def replay(
         )  # fmt: skip
         rounds.append(r)
         controller.observe([Outcome(plan, r, draft, emitted)])
-        if source == "model":
+        if source == MODEL_SOURCE:
             known = prompt + at + min(accepted, drafted_n - 1)
         at += len(emitted)
     return rounds
@@ -163,8 +165,8 @@ def _model_draft(
     trace: Trace, at: int, plan: Plan, controller: Controller, text: TraceText | None
 ) -> tuple[Draft, int]:
     """What the draft model would draft before token `at`, and how many of its first tokens are right."""
-    draft = Draft([], None, "model", [])
-    rows, ready = plan.seat.offers["model"].lag, 0  # ready: tokens whose rows an earlier pass has left behind
+    draft = Draft([], None, MODEL_SOURCE, [])
+    rows, ready = plan.seat.offers[MODEL_SOURCE].lag, 0  # ready: tokens whose rows an earlier pass has left behind
     while not draft.tokens or (len(draft) < plan.limit and (ready or controller.more(plan, draft.confidence))):
         here = at + len(draft)
         if ready:
@@ -172,7 +174,7 @@ def _model_draft(
         else:
             if text is not None and text.drafts[here][0]:
                 expected, likely = text.drafts[here]
-                count = controller.guess(plan, Draft(expected, None, "text", likely), rows)
+                count = controller.guess(plan, Draft(expected, None, TEXT_SOURCE, likely), rows)
                 expected = expected[: min(count, plan.limit - len(draft) - 1)]
                 for token in expected:
                     # Behind a wrong token of its own the model is off the trace, and so is what it reads along.
@@ -201,14 +203,14 @@ def plain_seconds(trace: Trace, costs: Costs) -> float:
 
 
 def oracle_seconds(
-    trace: Trace, costs: Costs, sources: Iterable[str] = ("model", "text"), text: TraceText | None = None
+    trace: Trace, costs: Costs, sources: Iterable[str] = (MODEL_SOURCE, TEXT_SOURCE), text: TraceText | None = None
 ) -> float:
     """Least seconds any policy could take that knows every outcome: dynamic programming over position and draft lag.
 
     Each round drafts from one source, 0..LONGEST tokens.
     """
     sources = tuple(sources)
-    text = (text or TraceText(trace)) if "text" in sources else None
+    text = (text or TraceText(trace)) if TEXT_SOURCE in sources else None
     n = len(trace)
     target, model = Curve(costs.target), Curve(costs.draft)
     v = np.array([target.seconds(rows) for rows in range(LONGEST + 2)])
@@ -227,7 +229,7 @@ def oracle_seconds(
             for k in range(1, min(text.right[i], room) + 1):
                 np.minimum(best, v[1 + k] + left[i + k + 1, np.minimum(lags + k + 1, LAGS)], out=best)
         longest = min(int(run[i]), room)
-        if "model" in sources and longest:
+        if MODEL_SOURCE in sources and longest:
             drafted = min((k - 1) * step + v[1 + k] + left[i + k + 1, 2] for k in range(1, longest + 1))
             np.minimum(best, catch_up + drafted, out=best)
         left[i] = best

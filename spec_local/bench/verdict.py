@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from spec_local.bench.arms import AUTO, PLAIN
 from spec_local.bench.results import Results, geometric_mean
+from spec_local.drafting.draft import MODEL_SOURCE, TEXT_SOURCE
 from spec_local.words import counted
 
 GAIN = 1.05
@@ -100,7 +101,9 @@ def judge(results: Results, threads: int, cores: int) -> Verdict:
 
 
 def _headline(earns: Earns, ratio: float, results: Results) -> str:
-    who = " and ".join({"model": "the draft model", "text": "drafting from the text"}[s] for s in _sources_of(results))
+    who = " and ".join(
+        {MODEL_SOURCE: "the draft model", TEXT_SOURCE: "drafting from the text"}[s] for s in _sources_of(results)
+    )
     who = f"{who[:1].upper()}{who[1:]}"
     plural = "earn their" if " and " in who else "earns its"
     if earns == "yes":
@@ -148,9 +151,13 @@ def _kinds(results: Results, means: dict[str, float]) -> list[str]:
 
 def _sources(results: Results, temperatures: list[float]) -> list[str]:
     """What each source brings alone, and whether the draft model is worth its memory."""
-    alone = {arm.name: _mean(results, arm.name, temperatures) for arm in results.arms if arm.name in ("model", "text")}
+    alone = {
+        arm.name: _mean(results, arm.name, temperatures)
+        for arm in results.arms
+        if arm.name in (MODEL_SOURCE, TEXT_SOURCE)
+    }
     auto = _mean(results, AUTO, temperatures)
-    model, text = alone.get("model"), alone.get("text")
+    model, text = alone.get(MODEL_SOURCE), alone.get(TEXT_SOURCE)
     if model is None or text is None or auto is None:
         return []
     words = f"Alone, the draft model reaches {model:.2f}× and the text {text:.2f}×."
@@ -177,8 +184,8 @@ def _fixed(results: Results, temperatures: list[float]) -> list[str]:
 def _break_even(results: Results) -> list[str]:
     curves = results.curves
     sentences = []
-    if "model" in _sources_of(results) and curves.step is not None:
-        even = curves.break_even("model")
+    if MODEL_SOURCE in _sources_of(results) and curves.step is not None:
+        even = curves.break_even(MODEL_SOURCE)
         has = _agreement(results)
         says = "" if has is None else f"; the draft agrees with the target at {has:.0%} of positions"
         if even is None:
@@ -190,8 +197,8 @@ def _break_even(results: Results) -> list[str]:
                 f"A step of the draft costs {curves.step:.2f} of a one-row pass; it breaks even at an acceptance of "
                 f"{even.acceptance:.2f}, with {counted(even.length, 'token')} per draft{says}."
             )
-    if "text" in _sources_of(results):
-        even = curves.break_even("text")
+    if TEXT_SOURCE in _sources_of(results):
+        even = curves.break_even(TEXT_SOURCE)
         if even is not None and even.acceptance == 0.0:
             sentences.append(f"Drafts of {counted(even.length, 'token')} from the text cost nothing here.")
         elif even is not None:
@@ -243,7 +250,7 @@ def _slow_advice(results: Results, temperatures: list[float]) -> list[str]:
             advice.append(f"The default is a slowdown here ({mean:.2f}×): use --draft none, and please report it.")
         elif arm.length is not None:
             advice.append(f"Do not fix the draft length at {arm.length} ({mean:.2f}×, a slowdown): leave it at auto.")
-        elif arm.name == "model":
+        elif arm.name == MODEL_SOURCE:
             advice.append(f"Do not use the draft model alone ({mean:.2f}×, a slowdown): --draft auto or text.")
         else:
             advice.append(f"Do not draft from the text alone ({mean:.2f}×, a slowdown): --draft auto or none.")
@@ -255,11 +262,11 @@ def _advice(results: Results, earns: Earns, ratio: float, threads: int, cores: i
     curves = results.curves
     base = results.what_if.get("as_measured", ratio)
     half, flat = results.what_if.get("half_draft_cost"), results.what_if.get("flat_target")
-    if "model" not in _sources_of(results):
+    if MODEL_SOURCE not in _sources_of(results):
         advice.append(
             "A draft model: `spec-local models list` shows which ones fit; text alone helps repeating text only."
         )
-    elif curves.break_even("model") is None:
+    elif curves.break_even(MODEL_SOURCE) is None:
         advice.append("A much cheaper draft: with this one's steps not even full acceptance pays here.")
     elif half is not None and half >= BETTER * base and curves.step is not None and curves.step > 0.1:
         advice.append(
@@ -273,7 +280,7 @@ def _advice(results: Results, earns: Earns, ratio: float, threads: int, cores: i
             f"A target whose pass grows less with its rows: four rows cost {steep:.2f} times one row here. Passes are "
             f"flatter on a GPU, or in a quantisation bound by memory (q8_0); with flat ones it would be {flat:.2f}×."
         )
-    agreement, even = _agreement(results), curves.break_even("model")
+    agreement, even = _agreement(results), curves.break_even(MODEL_SOURCE)
     if earns != "yes" and even is not None and agreement is not None and agreement < even.acceptance:
         advice.append(
             f"A draft that agrees more often: this one does at {agreement:.0%} of positions, and fixed lengths need "

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from spec_local.drafting.draft import MODEL_SOURCE
 from spec_local.drafting.model import ModelDrafter
 from spec_local.language_model import Chunk, Logits
 from spec_local.llama.context import Context
@@ -73,7 +74,7 @@ def look(rig: Rig, recorder: Recorder) -> list[LiveCache]:
     """Read the engine's own caches just after an answer; they are left as they were."""
     loaded, tokens = rig.engine.loaded, recorder.sequence.tokens
     caches = [_look("target", loaded.target, tokens, len(tokens) - 1)]
-    drafter = rig.engine.speculator.drafters.get("model")
+    drafter = rig.engine.speculator.drafters.get(MODEL_SOURCE)
     if loaded.draft is not None and isinstance(drafter, ModelDrafter):
         # Rejected tokens stay in the draft's cache until it is used next; told the text's length, it drops them now.
         drafter.forget(0, len(tokens) - 1)

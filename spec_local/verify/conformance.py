@@ -18,6 +18,7 @@ from spec_local.errors import CacheError
 from spec_local.language_model import Chunk
 from spec_local.sampling.params import Sampling
 from spec_local.speculation.sequence import Sequence
+from spec_local.speculation.statistics import summarise
 from spec_local.verify.adversary import ALWAYS_WRONG, SOURCE, WRONG_IN_TURN, always_wrong, right_then_wrong
 from spec_local.verify.findings import Kind, Problem, broke_off
 from spec_local.verify.margins import chooser, miss
@@ -147,12 +148,13 @@ def _arm(rig: Rig, setting: Setting, plain: Sequence, name: str, drafter: Drafte
         run = rig.play_padded(setting.prompt, setting.sampling, {source: drafter}, length)
     except (AssertionError, CacheError) as error:
         return _broke_off(rig, result, error)
+    figures = summarise(run.rounds)
     return replace(
         result,
         tokens=len(plain.emitted),
-        rounds=len(run.rounds),
-        tested=sum(r.tested for r in run.rounds),
-        accepted=sum(r.accepted for r in run.rounds),
+        rounds=figures.rounds,
+        tested=figures.tested,
+        accepted=figures.accepted,
         difference=_difference(rig, plain, run),
     )
 

@@ -141,7 +141,7 @@ def make_plan(engine: Engine, quick: bool, sampling: Sampling, pad_width: int = 
     elif not quick:
         settings.append(Setting(PROMPTS["edit"], limited(0.0, 2, tokens), greedy_arms))
 
-    drafting = FixedController(("model", "text"), 4)
+    drafting = FixedController((MODEL_SOURCE, TEXT_SOURCE), 4)
     count = 10 if quick else 64
     untruncated = limited(1.0, 13, count, top_k=0, top_p=1.0, min_p=0.0, typical_p=1.0)
     live = [
