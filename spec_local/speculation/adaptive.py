@@ -36,7 +36,7 @@ from spec_local.speculation.stopping import StoppingTable, solve
 SPEED_MEMORY, SPEED_START, ROUNDS_START = 0.95, 1.3, 4.0
 """Forgetting per round of the achieved speed; a new sequence counts as having made so many rounds at so many times the
 plain speed."""
-DRAWN_MEMORY, DRAWN_MEMORY_ALL, DRAWN_START, DRAWN_START_ALL = 0.99, 0.999, 30.0, 100.0
+DRAWN_MEMORY, DRAWN_MEMORY_ALL, DRAWN_START, DRAWN_START_ALL = 0.985, 0.999, 20.0, 100.0
 """Forgetting per drawn token of a sequence's and of everybody's histogram of confidence; tokens each starts with."""
 MODEL_WEIGHT, TEXT_WEIGHT = 50.0, 20.0
 """Samples that the prior acceptance of a bin is worth."""
@@ -46,6 +46,8 @@ LOOSE = 0.1
 """Acceptance of a draft whose confidence means nothing."""
 LEVEL_STEP, LEVEL_FIRST, LEVEL_MEMORY = 0.2, 1.0, 0.99
 """Step per surprise of the text drafter's level; the first surprises move it by this / their number; forgetting."""
+TEXT_MARGIN = 0.15
+"""A text draft is to bring so much more than its rows cost: one that fails is most of what a short answer may lose."""
 OPEN_SHARE = 0.4
 """A draft model reads the prompt in prefill if that takes at most this share of what the target's reading takes."""
 BALANCE_MEMORY, BALANCE_MOST, BALANCE_FREE, BALANCE_PRICE = 0.98, 3.0, 1.0, 0.25
@@ -195,7 +197,7 @@ class AdaptiveController:
         """Plan the text draft if it pays; returns its gain in tokens, 0.0 where it does not."""
         pace = plan.seat.pace
         rates = self._text_rates(draft.confidence[: min(offer.tokens, self.longest)], pace)
-        length, gain = prices.best_length(plan, rates)
+        length, gain = prices.best_length(plan, rates, TEXT_MARGIN)
         gain -= _penalty(pace.balance.get(TEXT_SOURCE, 0.0))
         if pace.promise:  # what the text brings, the draft model must read later
             gain -= READ_SHARE * prices.reading(self.costs, plan) * length

@@ -33,12 +33,18 @@ def rows(costs: CostProfile, plan: Plan, longest: int) -> list[float]:
     return [plan.speed * (after - before) for before, after in pairwise(passes)]
 
 
-def best_length(plan: Plan, rates: Sequence[float]) -> tuple[int, float]:
-    """The length in 0..len(rates) with the largest expected gain for a draft accepted at these rates, and that gain."""
+def best_length(plan: Plan, rates: Sequence[float], margin: float = 0.0) -> tuple[int, float]:
+    """The length in 0..len(rates) with the largest expected gain for a draft accepted at these rates, and that gain.
+
+    Args:
+        plan: With the prices of its rows.
+        rates: Acceptance of each token, those before it accepted.
+        margin: Rows are to bring so much more than they cost, as a share of it.
+    """
     best, length, net, reach = 0.0, 0, 0.0, 1.0
     for n, (rate, row) in enumerate(zip(rates, plan.rows, strict=False), 1):
         reach *= rate
-        net += reach - row
+        net += reach - (1 + margin) * row
         if net > best:
             best, length = net, n
     return length, best
