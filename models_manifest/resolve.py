@@ -101,8 +101,9 @@ def resolve_model(spec: str) -> ResolvedModel:
             return ResolvedModel(file.path, file.name, None, file.origin)
     if Path(spec).is_file():
         return _at_path(Path(spec).absolute(), catalogue)
-    if any(pair.name == name for pair in catalogue.pairs):
-        raise ModelError(f"{name} is a pair of models, not a model.", f"Ask for it with --pair {name}.")
+    if (pair := next((pair for pair in catalogue.pairs if pair.name == name), None)) is not None:
+        models = f"Its models are {pair.target} and {pair.draft}"
+        raise ModelError(f"{name} is a pair of models, not a model.", f"{models}; both at once are --pair {name}.")
     hint = nearest(name, [*known, *(file.name for file in files)]) or "`spec-local models list` shows all names."
     raise ModelError(f"No model is called {spec!r}, and there is no such file.", hint)
 

@@ -100,7 +100,7 @@ def run(arguments: Any, settings: Mapping[str, Setting]) -> int:
                 return _play(job, engine, source, interrupt)
             finally:
                 job.stopped = job.stopped or ("interrupted" if interrupt.seen else None)
-                _account(job, engine, arguments.summary)
+                _account(job, engine, arguments)
 
 
 def _play(job: Job, engine: Engine, source: Any, interrupt: Any) -> int:
@@ -214,11 +214,16 @@ def _recipe(arguments: Any, engine: Engine, wanted: Sampling, shape: Structure |
     return Recipe(wanted, arguments.system, arguments.raw, shape, model)
 
 
-def _account(job: Job, engine: Engine, path: str | None) -> None:
+def _account(job: Job, engine: Engine, arguments: Any) -> None:
     """Notes and one line on stderr, and the summary file."""
     for note in job.summary.notes:
         _say(f"note: {note}")
     _say(job.summary.line(job.stopped))
+    if job.stopped == "interrupted" and arguments.output not in (None, "-"):
+        _say("  The same command with --resume goes on.")
+    if set(job.summary.errors) == {"invalid_json"} and job.summary.answered == job.summary.kept == 0:
+        _say("  No line is JSON: --input-format text takes a prompt from each line, csv from a column of a table.")
+    path = arguments.summary
     if path is None:
         return
     figures = job.summary.as_dict(concurrency=job.runner.concurrency, stopped=job.stopped, model=engine.describe())

@@ -187,7 +187,11 @@ def _folders(problems: list[dict[str, str]]) -> dict[str, Any]:
 
 
 def _settings(_problems: list[dict[str, str]]) -> dict[str, Any]:
+    from spec_local.cli.loading import engine_options, sampling
+
     found = resolve({})
+    engine_options(found)  # each value by itself may be read, and yet be out of range
+    sampling(found)
     return {
         "file": str(paths.config_file()),
         "exists": paths.config_file().exists(),

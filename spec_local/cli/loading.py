@@ -25,14 +25,28 @@ def engine_options(settings: Mapping[str, Setting]) -> EngineOptions:
     """The engine's part of the settings, checked."""
     from spec_local.session.options import EngineOptions, engine_options as checked
 
-    return checked(**values_of(settings, EngineOptions.model_fields))
+    with _naming_origins(settings):
+        return checked(**values_of(settings, EngineOptions.model_fields))
 
 
 def sampling(settings: Mapping[str, Setting]) -> Sampling:
     """The sampling part of the settings, checked."""
     from spec_local.sampling.params import Sampling
 
-    return Sampling.parse(values_of(settings, Sampling.model_fields))
+    with _naming_origins(settings):
+        return Sampling.parse(values_of(settings, Sampling.model_fields))
+
+
+@contextmanager
+def _naming_origins(settings: Mapping[str, Setting]) -> Iterator[None]:
+    """Say where a value that is refused comes from, if that is not the command line before the person's eyes."""
+    try:
+        yield
+    except UsageError as error:
+        origins = [s.origin for name, s in settings.items() if name in error.message.split() and s.origin != "flag"]
+        if origins:
+            error.hint = f"It comes from the {origins[0]}. {error.hint}".rstrip()
+        raise
 
 
 def structure(settings: Mapping[str, Setting]) -> Structure | None:

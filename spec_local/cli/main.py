@@ -38,6 +38,9 @@ examples:
 class Parser(argparse.ArgumentParser):
     """argparse with our sentence and exit code, and the nearest name for a mistyped one."""
 
+    chosen = ""
+    """The command that was typed: the root parser reports what that does not know."""
+
     def error(self, message: str) -> NoReturn:
         commands = next((action for action in self._actions if isinstance(action, argparse._SubParsersAction)), None)
         unknown = str(argparse.ArgumentError(commands, "invalid choice: "))
@@ -48,9 +51,12 @@ class Parser(argparse.ArgumentParser):
         elif message.startswith("unrecognized arguments: "):
             typed = message.removeprefix("unrecognized arguments: ").split()[0]
             known = [flag for action in self._all_actions() for flag in action.option_strings]
-            near = difflib.get_close_matches(typed.split("=")[0], known, 1)
+            near = difflib.get_close_matches(typed.split("=")[0], known, 1, cutoff=0.7)
             message = f"there is no option {typed!r} here" + (f"; did you mean {near[0]}?" if near else "")
-        sys.stderr.write(harmless(f"spec-local: {message}\n  `{self.prog} --help` lists what there is.\n"))
+            if not typed.startswith("-"):
+                message = f"{typed!r} is one word too many: texts with spaces need quotes"
+        command = f"{self.prog} {self.chosen}".rstrip()
+        sys.stderr.write(harmless(f"spec-local: {message}\n  `{command} --help` lists what there is.\n"))
         raise SystemExit(int(ExitCode.USAGE))
 
     def _all_actions(self) -> list[argparse.Action]:
@@ -100,7 +106,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A console that cannot show a character shows a replacement; it must not end the program.
         getattr(stream, "reconfigure", lambda **_: None)(errors="replace")
     words = sys.argv[1:] if argv is None else argv
-    parser = build_parser([word for word in words if not word.startswith("-")][:1])
+    names = [word for word in words if not word.startswith("-")][:1]
+    parser = build_parser(names)
+    parser.chosen = next((name for name in names if name in COMMANDS), "")
     arguments: Any = parser.parse_args(words)
     if arguments.command is None:
         parser.print_help()

@@ -129,7 +129,7 @@ class Result:
             parts.append(f"about {s.speedup_estimate:.2f}× plain decoding")
         cached = f" ({self.cached_tokens} cached)" if self.cached_tokens else ""
         parts.append(f"prefill {self.prompt_tokens} tokens{cached} in {self.timings.prefill_s:.2f} s")
-        parts.append(f"speculation {self.speculation_state}: {self.speculation_reason}")
+        parts.append(f"speculation {self.speculation_state} ({self.speculation_reason})")
         return "; ".join(parts)
 
 

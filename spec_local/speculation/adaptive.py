@@ -56,7 +56,8 @@ PROMISE_WEIGHT, PROMISE_ROUNDS, READ_SHARE = 0.2, 32, 0.5
 """Weight of one round in the promise of a draft model at hand, and the rounds it is counted on; share of the tokens of
 a text draft that the model is taken to have to read."""
 STALL = 1.5
-"""A round that took so many times what it should, or less than its inverse, counts as this."""
+"""A round that took so many times what it should, or less than its inverse, counts as this; the second such round in a
+row as twice as much, and so on: a stall is over soon, a machine that has become busy stays so."""
 TABLE_ROUNDS, TABLE_SPEED = 24, 0.08
 """A stopping table is solved again after so many rounds; there is one for each so large step of ρ."""
 PROBE_TOKENS, PROBE_FIRST, PROBE_CHEAP, PROBE_LAST = 3, 16, 48, 256
@@ -342,7 +343,8 @@ class AdaptiveController:
         verify_s = self.costs.target.seconds(plan.other_rows + r.width, plan.seat.context)
         seconds = self._passes(plan.sequences) * verify_s + self._drafting_s([outcome])
         if not self.frozen:  # what it really took, unless the machine stalled
-            seconds = min(max(r.seconds, seconds / STALL), seconds * STALL)
+            pace.stalls = pace.stalls + 1 if r.seconds > seconds * STALL else 0
+            seconds = min(max(r.seconds, seconds / STALL), seconds * STALL * max(pace.stalls, 1))
         pace.played += 1
         pace.rounds = SPEED_MEMORY * pace.rounds + 1
         pace.tokens = SPEED_MEMORY * pace.tokens + r.emitted

@@ -55,6 +55,8 @@ class Pace:
     """How much better than usual the text drafter does on this text, in log-odds."""
     tested: int = 0
     """Tokens of the text drafter that were compared with the text."""
+    stalls: int = 0
+    """Latest rounds in a row that took far longer than they should."""
     balance: dict[str, float] = field(default_factory=dict)
     """By source: tokens lately won over plain decoding (lost where negative)."""
     promise: float | None = None

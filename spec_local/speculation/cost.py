@@ -16,8 +16,10 @@ from spec_local.language_model import Memory, MemoryKind
 
 CLAMP = 0.25
 """Largest relative innovation one sample may bring."""
-SCALE_WEIGHT = 0.1
-"""Weight of one sample in the running scale of a whole curve (context length, clock, other load)."""
+SCALE_WEIGHT, RUN_MOST = 0.1, 8
+"""Weight of one sample in the running scale of a whole curve (context length, clock, other load). In a run of samples
+that reach the clamp on the same side it grows with each one, up to so many times: a stall is over after one or two, a
+machine that has become busy stays so."""
 SHAPE_WEIGHT = 0.03
 """Weight of one sample in the shape at the rows it measured: slower, since what slows one width mostly slows all."""
 ROWS = 64
@@ -58,6 +60,7 @@ class Curve:
         self._scales: dict[int, float] = {}
         self._scaled: dict[int, list[float]] = {}  # tables asked for since the last update
         self._samples = self._faster = 0  # passes seen, and those that were far faster than measured
+        self._run = 0  # latest samples in a row that reached the clamp: above it > 0, below it < 0
 
     def width(self, rows: int) -> int:
         """Rows with which a pass over `rows` rows takes least."""
@@ -102,7 +105,10 @@ class Curve:
         self._samples += 1
         self._faster += ratio * self._scale(context) < 1 / STALE_SCALE
         innovation = min(max(ratio - 1, -CLAMP), CLAMP)
-        self._scales[context.bit_length()] = self._scale(context) * (1 + SCALE_WEIGHT * innovation)
+        side = (innovation == CLAMP) - (innovation == -CLAMP)
+        self._run = self._run + side if side * self._run >= 0 and side else side
+        weight = SCALE_WEIGHT * min(max(abs(self._run), 1), RUN_MOST)
+        self._scales[context.bit_length()] = self._scale(context) * (1 + weight * innovation)
         self._scaled.clear()
         return innovation
 

@@ -107,6 +107,14 @@ def test_a_file_of_everything_that_can_be_wrong(here: Here, tmp_path: Path) -> N
     assert "3 answered, 11 failed" in err
 
 
+def test_a_file_that_holds_no_json_at_all_gets_one_sentence_more(here: Here, tmp_path: Path) -> None:
+    source, out = tmp_path / "notes.md", tmp_path / "out.jsonl"
+    source.write_text("# Notes\nsome text\n")
+    code, _, err = here("--input", source, "--output", out)
+    assert code == 1
+    assert "No line is JSON: --input-format text takes a prompt from each line" in err
+
+
 def test_exit_codes(here: Here, tmp_path: Path) -> None:
     good = prompts(tmp_path / "in.jsonl", 3)
     assert here("--input", good, "--output", tmp_path / "a")[0] == 0
@@ -209,6 +217,9 @@ def test_second_interrupt_stops_now(tmp_path: Path) -> None:
     process = start("--input", source, "--output", out, "--parallel", 2, delay_s=0.01)
     wait_for_records(out, 1)
     process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    while b"Ctrl-C again" not in process.stderr.readline():  # two signals that wait together are one
+        assert process.poll() is None
     time.sleep(0.3)
     assert process.poll() is None, "it still finishes the one that never ends"
     process.send_signal(signal.SIGINT)

@@ -15,7 +15,7 @@ import pytest
 from replaying.costs import COSTS
 from replaying.trace_file import load
 
-from spec_local.bench.traces import Trace, TraceText, oracle_seconds, plain_seconds, replay, seconds
+from spec_local.bench.traces import Costs, Trace, TraceText, oracle_seconds, plain_seconds, replay, seconds
 from spec_local.speculation.adaptive import AdaptiveController
 from spec_local.speculation.controller import Controller, FixedController, Offer, Outcome, Seat
 from spec_local.speculation.cost import CostProfile, Curve
@@ -313,3 +313,24 @@ def test_deciding_takes_microseconds() -> None:
     for trace, text in _traces()[:8]:
         rounds += len(replay(trace, controller, table, BOTH, text))
     assert (time.process_time() - begin) / rounds < 2e-3
+
+
+@pytest.mark.parametrize(("name", "factor", "least"), [("A", 4, 0.85), ("A", 6, 0.75), ("flat", 20, 0.6)])
+def test_a_draft_that_costs_far_more_than_measured_is_found_out(name: str, factor: int, least: float) -> None:
+    """Another program holds the cores, and every draft step waits for it: on the kindest texts."""
+    table = COSTS[name]
+    real = Costs("busy", table.target, {rows: factor * seconds for rows, seconds in table.draft.items()})
+    for kind in ("edit", "json"):
+        traces = [trace for trace, _ in _traces() if trace.kind == kind]
+        long = Trace(
+            kind,
+            kind,
+            0.0,
+            traces[0].prompt,
+            [token for trace in traces for token in trace.tokens],
+            np.concatenate([trace.own for trace in traces]),
+            np.concatenate([trace.confidence for trace in traces]),
+        )
+        rounds = replay(long, AdaptiveController(table.profile()), real, MODEL)
+        assert plain_seconds(long, real) / seconds(rounds) > least
+        assert sum(r.drafted > 0 for r in rounds) < 20  # off soon, but for trials

@@ -117,6 +117,13 @@ def test_a_broken_configuration_is_a_problem_among_others(child, capsys, words):
         assert "decodes" in shown and "\nsettings" not in shown
 
 
+def test_a_configured_value_out_of_range_is_a_problem(child, capsys):
+    child(0, 0)
+    configure("top_p = 3\n")
+    assert main(["doctor"]) == 0
+    assert "top_p cannot be 3.0" in capsys.readouterr().out
+
+
 def test_workers_of_the_configuration_are_looked_at(child, capsys):
     child(0, 0)
     configure('rpc = ["127.0.0.1:1"]\n')

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spec_local.cli.main import build_parser
+from spec_local.cli.loading import engine_options, sampling
+from spec_local.cli.main import build_parser, main
 from spec_local.cli.options import OPTIONS, resolve
 from spec_local.errors import UsageError
 from spec_local.sampling import Sampling
@@ -80,15 +81,32 @@ def test_every_option_ends_in_a_model_or_is_known_to_a_command() -> None:
         (["config", "pth"], "there is no command 'pth'; did you mean path?"),
         (["generate", "--input-format", "xml"], "argument --input-format: invalid choice: 'xml' (choose from "),
         (["generate", "--temprature", "1"], "there is no option '--temprature' here; did you mean --temperature?"),
+        (["chat", "--nope"], "there is no option '--nope' here\n  `spec-local chat --help` lists what there is."),
+        (["generate", "-p", "a", "b"], "'b' is one word too many: texts with spaces need quotes\n"),
     ],
 )
 def test_a_word_that_is_not_understood_is_named_for_what_it_is(
     words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        build_parser().parse_args(words)
+        main(words)
     assert ended.value.code == 2
     assert f"spec-local: {sentence}" in capsys.readouterr().err
+
+
+def test_a_value_out_of_range_is_refused_with_where_it_comes_from(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("top_p = 3\nn_ctx = 1\n")
+    found = resolve({"temperature": "-1"}, {}, config)
+    with pytest.raises(UsageError, match="n_ctx cannot be 1") as error:
+        engine_options(found)
+    assert f"It comes from the config ({config})" in error.value.hint
+    with pytest.raises(UsageError, match="temperature") as error:
+        sampling(found)
+    assert "It comes from" not in error.value.hint  # the command line is before the person's eyes
+    with pytest.raises(UsageError, match="top_p") as error:
+        sampling(resolve({}, {}, config))
+    assert f"It comes from the config ({config})" in error.value.hint
 
 
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:

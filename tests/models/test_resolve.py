@@ -115,7 +115,7 @@ def test_what_is_not_there_is_said_with_a_way_out(tiny: Path, source: Path, tmp_
         (str(tmp_path / "nowhere" / "m.gguf"), "There is no file", "no folder"),
         (str(tmp_path / "dir"), "is a folder", "model.gguf"),
         ("tinny", "No model is called 'tinny'", "tiny"),
-        ("tiny-pair", "is a pair of models", "--pair tiny-pair"),
+        ("tiny-pair", "is a pair of models", "both at once are --pair tiny-pair"),
         ("tiny", "not on this machine yet (", "spec-local models pull tiny"),
     ]:
         with pytest.raises(ModelError) as caught:
