@@ -9,7 +9,7 @@ from typing import Any
 
 from spec_local.bench.arms import AUTO, PLAIN
 from spec_local.bench.results import Figures, Results, Spread
-from spec_local.bench.verdict import NOTICED, Verdict
+from spec_local.bench.verdict import Verdict, slowdown
 from spec_local.words import counted
 
 WIDTH = 100
@@ -137,7 +137,7 @@ def _arms(results: Results, temperature: float) -> str:
     for arm in results.arms:
         figures = results.get(arm.name, temperature)
         if figures is not None:
-            rows.append([arm.name, *_arm_row(figures, arm.name == PLAIN)])
+            rows.append([arm.name, *_arm_row(results, figures, arm.name == PLAIN)])
     plain = results.get(PLAIN, temperature)
     oracle = results.oracle(temperature)
     if oracle is not None:
@@ -153,10 +153,10 @@ def _arms(results: Results, temperature: float) -> str:
     return f"{title}\n{table(rows, left=(0, 3))}\n{reading}{whole}.\n{notes}"
 
 
-def _arm_row(figures: Figures, plain: bool) -> list[str]:
+def _arm_row(results: Results, figures: Figures, plain: bool) -> list[str]:
     s = figures.statistics
     ratio = figures.ratio
-    word = "" if plain else "slowdown" if ratio.median < 1 - NOTICED else ""
+    word = "slowdown" if not plain and slowdown(results, figures) else ""
     drafts = [f"{s.drafted}", f"{s.tested}", f"{s.accepted}"] if s.drafted else ["", "", ""]
     same, compared = figures.same_text
     return [
@@ -183,7 +183,7 @@ def _workloads(results: Results, temperature: float) -> str:
         if plain is None:
             continue
         row = [title, f"{plain.tokens_per_s.median:.1f}"]
-        row += [_ratio(results.get(arm, temperature, name)) for arm in arms]
+        row += [_ratio(results, results.get(arm, temperature, name)) for arm in arms]
         found = results.ceilings.get((temperature, name))
         row += [f"{found.oracle:.2f}" if found else ""] if traced else []
         row += [f"{found.agreement:.0%}" if found and found.agreement is not None else ""] if agrees else []
@@ -246,11 +246,10 @@ def _spread(spread: Spread, form: str, unit: str = "") -> str:
     return median if len(spread.values) < 2 else f"{median} ({spread.least:{form}}–{spread.most:{form}})"
 
 
-def _ratio(figures: Figures | None) -> str:
+def _ratio(results: Results, figures: Figures | None) -> str:
     if figures is None:
         return ""
-    ratio = figures.ratio.median
-    return f"{'▾' if ratio < 1 - NOTICED else ''}{ratio:.2f}"
+    return f"{'▾' if slowdown(results, figures) else ''}{figures.ratio.median:.2f}"
 
 
 def _ms(seconds: float) -> str:
