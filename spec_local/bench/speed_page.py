@@ -9,6 +9,7 @@ from spec_local.bench.arms import AUTO, PLAIN
 from spec_local.bench.results import Figures, Results
 from spec_local.bench.speed_report import About, shown_by_position
 from spec_local.bench.verdict import NOTICED, Verdict, busy, slowdown
+from spec_local.bench.workloads import prompts_used
 from spec_local.drafting.draft import MODEL_SOURCE, TEXT_SOURCE
 from spec_local.words import counted
 
@@ -55,7 +56,7 @@ def page(about: About, results: Results, verdict: Verdict) -> str:
 def _about(about: About, results: Results) -> str:
     return (
         f"{about.machine}; {counted(about.threads, 'thread')}; {about.rule} acceptance; "
-        f"{counted(about.prompts, 'prompt')} in {counted(len(results.workloads), 'workload')}, "
+        f"{prompts_used(about.prompts, about.prompts_given)} in {counted(len(results.workloads), 'workload')}, "
         f"{about.tokens} tokens each, {counted(results.repeats, 'repeat')}, arms in turn; "
         f"seed {about.seed}; spec-local {about.version}"
     )

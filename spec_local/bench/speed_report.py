@@ -10,6 +10,7 @@ from typing import Any
 from spec_local.bench.arms import AUTO, PLAIN
 from spec_local.bench.results import Figures, Results, Spread
 from spec_local.bench.verdict import Verdict, slowdown
+from spec_local.bench.workloads import prompts_used
 from spec_local.words import counted
 
 WIDTH = 100
@@ -35,6 +36,8 @@ class About:
     version: str
     model: dict[str, Any]
     """What the engine says about itself."""
+    prompts_given: int = 0
+    """Prompts those were chosen from, where they are not all of them."""
 
 
 def as_dict(about: About, results: Results, verdict: Verdict) -> dict[str, Any]:
@@ -49,6 +52,7 @@ def as_dict(about: About, results: Results, verdict: Verdict) -> dict[str, Any]:
             "acceptance_rule": about.rule,
             "tokens": about.tokens,
             "prompts": about.prompts,
+            "prompts_given": max(about.prompts, about.prompts_given),
             "repeats": results.repeats,
             "temperatures": list(results.temperatures),
             "workloads": [name for name, _ in results.workloads],
@@ -102,7 +106,7 @@ def render(about: About, results: Results, verdict: Verdict) -> str:
 
 def _head(about: About, results: Results) -> str:
     draft = f" with {about.draft}" if about.draft else ""
-    prompts = f"{counted(about.prompts, 'prompt')} in {counted(len(results.workloads), 'workload')}"
+    prompts = f"{prompts_used(about.prompts, about.prompts_given)} in {counted(len(results.workloads), 'workload')}"
     lines = [
         f"{about.target}{draft}",
         f"{about.machine}, {counted(about.threads, 'thread')}; {about.rule} acceptance",
