@@ -8,6 +8,7 @@ from pathlib import Path
 from spec_local import __version__
 from spec_local.bench.bench import Bench
 from spec_local.bench.speed_report import About
+from spec_local.bench.workloads import count_prompts
 from spec_local.drafting.draft import MODEL_SOURCE
 from spec_local.llama.context import physical_cores
 
@@ -24,7 +25,8 @@ def about(bench: Bench) -> About:
         threads=engine.options.threads or physical_cores(),
         rule=engine.options.acceptance,
         tokens=settings.tokens,
-        prompts=sum(len(w.prompts) for w in bench.workloads),
+        prompts=count_prompts(bench.workloads),
+        prompts_given=bench.given,
         seed=settings.seed,
         version=__version__,
         model=described,

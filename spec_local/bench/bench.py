@@ -17,7 +17,7 @@ from spec_local.bench.player import Player
 from spec_local.bench.results import Results, Run, collect
 from spec_local.bench.trace_recording import draft_rows, record_trace, traceable
 from spec_local.bench.traces import Trace
-from spec_local.bench.workloads import BenchPrompt, Workload
+from spec_local.bench.workloads import BenchPrompt, Workload, count_prompts, prompts_used
 from spec_local.errors import Aborted, UsageError
 from spec_local.language_model import LanguageModel
 from spec_local.sampling.params import Sampling
@@ -55,6 +55,8 @@ class BenchSettings:
     deadline_s: float | None = None
     """No repeat is begun that would probably end later than this after the start."""
     curve_repeats: int = 3
+    given: int = 0
+    """Prompts that `workloads` were chosen from, where those are not all of them."""
 
     def sampling_at(self, temperature: float) -> Sampling:
         """How answers at this temperature are drawn: all of them `tokens` long."""
@@ -85,6 +87,7 @@ def quick(settings: BenchSettings) -> BenchSettings:
         minutes=None,
         deadline_s=45.0,
         curve_repeats=2,
+        given=max(settings.given, count_prompts(settings.workloads)),
     )
 
 
@@ -125,6 +128,8 @@ class Bench:
         self.runs: list[Run] = []
         self.traces: list[Trace] = []
         self.finished = False
+        self.given = max(settings.given, count_prompts(settings.workloads))
+        """Prompts there were to choose from."""
         self.plan = ""
         """How much will be measured and how long it should take, in words; empty until that is known."""
         self._clock = clock
@@ -213,8 +218,7 @@ class Bench:
 
     @property
     def _total(self) -> int:
-        prompts = sum(len(w.prompts) for w in self.workloads)
-        return prompts * len(self.arms) * len(self.settings.temperatures) * self.settings.repeats
+        return count_prompts(self.workloads) * len(self.arms) * len(self.settings.temperatures) * self.settings.repeats
 
     def estimate_s(self, curves: Curves) -> float:
         """About how many seconds the answers will take if no arm is faster or slower than plain decoding."""
@@ -243,16 +247,17 @@ class Bench:
                 return
 
     def _plan(self, curves: Curves) -> str:
-        prompts = sum(len(w.prompts) for w in self.workloads)
-        temperatures, repeats = len(self.settings.temperatures), self.settings.repeats
+        prompts = prompts_used(count_prompts(self.workloads), self.given)
+        temperatures, repeats = len(self.settings.temperatures), counted(self.settings.repeats, "repeat")
+        if self.settings.deadline_s is not None and self.settings.repeats > 1:
+            repeats = f"at most {repeats}"  # the deadline may come first
         seconds = self.estimate_s(curves)
         if self.settings.deadline_s is not None:
             seconds = min(seconds, self.settings.deadline_s)
         time_words = f"{seconds:.0f} seconds" if seconds < 90 else f"{seconds / 60:.0f} minutes"
         return (
-            f"{counted(prompts, 'prompt')} × {counted(len(self.arms), 'arm')} × "
-            f"{counted(temperatures, 'temperature')} × {counted(repeats, 'repeat')} of {self.settings.tokens} tokens: "
-            f"about {time_words}"
+            f"{prompts} × {counted(len(self.arms), 'arm')} × {counted(temperatures, 'temperature')} × {repeats} of "
+            f"{self.settings.tokens} tokens: about {time_words}"
         )
 
     def _length(self, prompt: BenchPrompt) -> int:

@@ -50,6 +50,11 @@ class Spread:
     def most(self) -> float:
         return max(self.values)
 
+    @property
+    def factor(self) -> float:
+        """How many times the least the most is."""
+        return self.most / self.least
+
     def as_dict(self) -> dict[str, Any]:
         """JSON."""
         return {"median": self.median, "min": self.least, "max": self.most, "values": list(self.values)}
@@ -76,6 +81,13 @@ class Figures:
     """Median seconds of reading it into the draft's cache; 0.0 where the draft model was not used."""
     same_text: tuple[int, int]
     """(answers that are plain's, token by token; answers compared)."""
+
+    @property
+    def drafting_share(self) -> float:
+        """About the most that drafting can have slowed this down: the drafter's share of the time, and a whole plain
+        pass for each tested token, which is more than any row of a pass costs."""
+        s = self.statistics
+        return s.draft_s / s.decode_s + s.tested / s.emitted
 
     def as_dict(self) -> dict[str, Any]:
         """JSON; what does not exist is left out."""
@@ -134,6 +146,9 @@ class Results:
     """By temperature and workload; none where acceptance depends on the policy."""
     what_if: dict[str, float] = field(default_factory=dict)
     """Speed against plain of the adaptive controller on the recorded traces, if something were different."""
+    plain_repeats: Spread | None = None
+    """Plain decoding's tokens/s over the repeats of one and the same answer: of the answer that swung more than half of
+    them did. None where nothing was repeated."""
     repeats: int = 0
     """Repeats begun."""
     complete: bool = True
@@ -165,6 +180,7 @@ def collect(
     results = Results(tuple(arms), tuple(temperatures), tuple(workloads), curves, complete=complete)
     results.repeats = max((run.repeat + 1 for run in runs), default=0)
     plain = {run.key: run for run in runs if run.arm == PLAIN}
+    results.plain_repeats = _plain_repeats(plain.values())
     for arm in arms:
         for temperature in temperatures:
             mine = [r for r in runs if r.arm == arm.name and r.temperature == temperature and r.key in plain]
@@ -175,6 +191,21 @@ def collect(
             if present:
                 results.figures[Cell(arm.name, temperature)] = _figures(list(present.values()), plain)
     return results
+
+
+def _plain_repeats(runs: Iterable[Run]) -> Spread | None:
+    """How steady the machine was. Other prompts and temperatures give other answers, so only repeats are compared."""
+    answers: dict[tuple[float, str, str], list[float]] = {}
+    for run in runs:
+        answers.setdefault((run.temperature, run.workload, run.prompt), []).append(_speed([run]))
+    swings = []
+    for speeds in answers.values():
+        if len(speeds) > 1:
+            # From four repeats on without the outermost: else more repeats, which steady a median, would only widen it.
+            outer = len(speeds) // 4
+            inner = sorted(speeds)[outer : len(speeds) - outer]
+            swings.append(Spread(statistics.median(inner), tuple(inner)))
+    return sorted(swings, key=lambda swing: swing.factor)[len(swings) // 2] if swings else None
 
 
 def _figures(groups: Sequence[Sequence[Run]], plain: dict[tuple[float, str, str, int], Run]) -> Figures:

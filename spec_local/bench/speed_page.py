@@ -8,7 +8,8 @@ from html import escape
 from spec_local.bench.arms import AUTO, PLAIN
 from spec_local.bench.results import Figures, Results
 from spec_local.bench.speed_report import About, shown_by_position
-from spec_local.bench.verdict import NOTICED, Verdict
+from spec_local.bench.verdict import NOTICED, Verdict, busy, slowdown
+from spec_local.bench.workloads import prompts_used
 from spec_local.drafting.draft import MODEL_SOURCE, TEXT_SOURCE
 from spec_local.words import counted
 
@@ -20,6 +21,7 @@ h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.15rem; margin-
 p.about { color: #888; margin-top: 0; }
 .verdict { border-left: 4px solid var(--gain); padding: .2rem 1rem; background: var(--soft); }
 .verdict.no { border-color: var(--slow); } .verdict.partly { border-color: var(--some); }
+.verdict.unknown { border-color: #888; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } .slow { color: var(--slow); } .gain { color: var(--gain); }
@@ -54,7 +56,7 @@ def page(about: About, results: Results, verdict: Verdict) -> str:
 def _about(about: About, results: Results) -> str:
     return (
         f"{about.machine}; {counted(about.threads, 'thread')}; {about.rule} acceptance; "
-        f"{counted(about.prompts, 'prompt')} in {counted(len(results.workloads), 'workload')}, "
+        f"{prompts_used(about.prompts, about.prompts_given)} in {counted(len(results.workloads), 'workload')}, "
         f"{about.tokens} tokens each, {counted(results.repeats, 'repeat')}, arms in turn; "
         f"seed {about.seed}; spec-local {about.version}"
     )
@@ -90,7 +92,7 @@ def _arms(results: Results, temperature: float) -> str:
             [
                 f'<td title="{escape(arm.title)}">{escape(arm.name)}</td>',
                 _cell(_range(figures.tokens_per_s.median, figures.tokens_per_s.least, figures.tokens_per_s.most, 1)),
-                "<td></td>" if plain else _ratio_cell(figures),
+                "<td></td>" if plain else _ratio_cell(results, figures),
                 _cell("" if plain else f"{figures.answer_ratio.median:.2f}×"),
                 _cell("" if s.tokens_per_pass is None else f"{s.tokens_per_pass:.2f}"),
                 *(_cell(count) for count in counts),
@@ -102,9 +104,10 @@ def _arms(results: Results, temperature: float) -> str:
     return f"<h2>Arms at temperature {temperature:g}</h2>{_table(head, rows)}"
 
 
-def _ratio_cell(figures: Figures) -> str:
+def _ratio_cell(results: Results, figures: Figures) -> str:
     r = figures.ratio
-    kind = "slow" if r.median < 1 - NOTICED else "gain" if r.median > 1 + NOTICED else ""
+    gain = r.median > 1 + NOTICED and not busy(results)  # nothing is coloured where nothing is judged
+    kind = "slow" if slowdown(results, figures) else "gain" if gain else ""
     word = " slowdown" if kind == "slow" else ""
     return f'<td class="{kind}">{_range(r.median, r.least, r.most, 2)}×{word}</td>'
 

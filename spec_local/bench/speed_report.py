@@ -9,7 +9,8 @@ from typing import Any
 
 from spec_local.bench.arms import AUTO, PLAIN
 from spec_local.bench.results import Figures, Results, Spread
-from spec_local.bench.verdict import NOTICED, Verdict
+from spec_local.bench.verdict import Verdict, slowdown
+from spec_local.bench.workloads import prompts_used
 from spec_local.words import counted
 
 WIDTH = 100
@@ -35,6 +36,8 @@ class About:
     version: str
     model: dict[str, Any]
     """What the engine says about itself."""
+    prompts_given: int = 0
+    """Prompts those were chosen from, where they are not all of them."""
 
 
 def as_dict(about: About, results: Results, verdict: Verdict) -> dict[str, Any]:
@@ -49,6 +52,7 @@ def as_dict(about: About, results: Results, verdict: Verdict) -> dict[str, Any]:
             "acceptance_rule": about.rule,
             "tokens": about.tokens,
             "prompts": about.prompts,
+            "prompts_given": max(about.prompts, about.prompts_given),
             "repeats": results.repeats,
             "temperatures": list(results.temperatures),
             "workloads": [name for name, _ in results.workloads],
@@ -102,7 +106,7 @@ def render(about: About, results: Results, verdict: Verdict) -> str:
 
 def _head(about: About, results: Results) -> str:
     draft = f" with {about.draft}" if about.draft else ""
-    prompts = f"{counted(about.prompts, 'prompt')} in {counted(len(results.workloads), 'workload')}"
+    prompts = f"{prompts_used(about.prompts, about.prompts_given)} in {counted(len(results.workloads), 'workload')}"
     lines = [
         f"{about.target}{draft}",
         f"{about.machine}, {counted(about.threads, 'thread')}; {about.rule} acceptance",
@@ -137,7 +141,7 @@ def _arms(results: Results, temperature: float) -> str:
     for arm in results.arms:
         figures = results.get(arm.name, temperature)
         if figures is not None:
-            rows.append([arm.name, *_arm_row(figures, arm.name == PLAIN)])
+            rows.append([arm.name, *_arm_row(results, figures, arm.name == PLAIN)])
     plain = results.get(PLAIN, temperature)
     oracle = results.oracle(temperature)
     if oracle is not None:
@@ -153,10 +157,10 @@ def _arms(results: Results, temperature: float) -> str:
     return f"{title}\n{table(rows, left=(0, 3))}\n{reading}{whole}.\n{notes}"
 
 
-def _arm_row(figures: Figures, plain: bool) -> list[str]:
+def _arm_row(results: Results, figures: Figures, plain: bool) -> list[str]:
     s = figures.statistics
     ratio = figures.ratio
-    word = "" if plain else "slowdown" if ratio.median < 1 - NOTICED else ""
+    word = "slowdown" if not plain and slowdown(results, figures) else ""
     drafts = [f"{s.drafted}", f"{s.tested}", f"{s.accepted}"] if s.drafted else ["", "", ""]
     same, compared = figures.same_text
     return [
@@ -183,7 +187,7 @@ def _workloads(results: Results, temperature: float) -> str:
         if plain is None:
             continue
         row = [title, f"{plain.tokens_per_s.median:.1f}"]
-        row += [_ratio(results.get(arm, temperature, name)) for arm in arms]
+        row += [_ratio(results, results.get(arm, temperature, name)) for arm in arms]
         found = results.ceilings.get((temperature, name))
         row += [f"{found.oracle:.2f}" if found else ""] if traced else []
         row += [f"{found.agreement:.0%}" if found and found.agreement is not None else ""] if agrees else []
@@ -246,11 +250,10 @@ def _spread(spread: Spread, form: str, unit: str = "") -> str:
     return median if len(spread.values) < 2 else f"{median} ({spread.least:{form}}–{spread.most:{form}})"
 
 
-def _ratio(figures: Figures | None) -> str:
+def _ratio(results: Results, figures: Figures | None) -> str:
     if figures is None:
         return ""
-    ratio = figures.ratio.median
-    return f"{'▾' if ratio < 1 - NOTICED else ''}{ratio:.2f}"
+    return f"{'▾' if slowdown(results, figures) else ''}{figures.ratio.median:.2f}"
 
 
 def _ms(seconds: float) -> str:

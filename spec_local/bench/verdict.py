@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from spec_local.bench.arms import AUTO, PLAIN
-from spec_local.bench.results import Results, geometric_mean
+from spec_local.bench.results import Figures, Results, geometric_mean
 from spec_local.drafting.draft import MODEL_SOURCE, TEXT_SOURCE
 from spec_local.words import counted
 
@@ -19,7 +19,12 @@ LOSS = 0.95
 BETTER = 1.03
 """From here on one arm is called better than another."""
 
-Earns = Literal["yes", "partly", "no"]
+BUSY = 1.5
+"""Where plain decoding of one answer differs by more than this factor between repeats, ratios to it say nothing."""
+IDLE = 0.05
+"""Where drafting can have cost no more than this share of the time, the arm was plain decoding by another name."""
+
+Earns = Literal["yes", "partly", "no", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +32,18 @@ class Verdict:
     """What a person should take home."""
 
     earns: Earns
-    """Whether drafting as it is set by default earns its place: on the whole, on some texts, or not at all."""
+    """Whether drafting as it is set by default earns its place: on the whole, on some texts, or not at all;
+    unknown where what was measured does not tell."""
     headline: str
     sentences: tuple[str, ...]
     """What was found, most important first."""
     advice: tuple[str, ...]
     """What would help; empty where nothing is wanted."""
     ratio: float | None
-    """Geometric mean over temperatures and workloads of the default arm's speed against plain; None without drafts."""
+    """Geometric mean over temperatures and workloads of the default arm's speed against plain; None without drafts or
+    a verdict."""
     slowdowns: tuple[str, ...]
-    """Every arm, workload and temperature with a ratio below 1, in words."""
+    """Every arm, workload and temperature that drafted and has a ratio below 1, in words; none on a busy machine."""
 
     def as_dict(self) -> dict[str, Any]:
         """JSON."""
@@ -55,13 +62,29 @@ class Verdict:
         return lines + (["What would help:", *(f"- {line}" for line in self.advice)] if self.advice else [])
 
 
-def versus_plain(ratio: float) -> str:
-    """A ratio in words; below 1 it is a slowdown and is called one."""
+def versus_plain(ratio: float, idle: bool = False) -> str:
+    """A ratio in words; below 1 it is a slowdown and is called one, unless there were hardly any drafts (`idle`)."""
+    if idle and abs(ratio - 1) > NOTICED:
+        return f"{ratio:.2f}× plain decoding with hardly a draft, so drafting is not why"
     if ratio < 1 - NOTICED:
         return f"{ratio:.2f}× plain decoding, a slowdown"
     if ratio <= 1 + NOTICED:
         return f"{ratio:.2f}× plain decoding, no difference"
     return f"{ratio:.2f}× plain decoding"
+
+
+def busy(results: Results) -> bool:
+    """Whether plain decoding itself was too unsteady to compare anything with it."""
+    return results.plain_repeats is not None and results.plain_repeats.factor > BUSY
+
+
+def slowdown(results: Results, figures: Figures) -> bool:
+    """Whether these figures are to be called a slowdown: they are below plain decoding's, and drafting can be why."""
+    return figures.ratio.median < 1 - NOTICED and not _idle(figures) and not busy(results)
+
+
+def _idle(figures: Figures) -> bool:
+    return figures.drafting_share <= IDLE
 
 
 def judge(results: Results, threads: int, cores: int) -> Verdict:
@@ -76,7 +99,9 @@ def judge(results: Results, threads: int, cores: int) -> Verdict:
         return Verdict("no", "There is nothing to judge: no draft was in play.", (), _no_draft_advice(), None, ())
     temperatures = [t for t in results.temperatures if results.get(AUTO, t)]
     if not temperatures:
-        return Verdict("no", "Too little was measured for a verdict.", (), ("Let it run longer.",), None, ())
+        return Verdict("unknown", "Too little was measured for a verdict.", (), ("Let it run longer.",), None, ())
+    if busy(results):
+        return _too_busy(results, threads, cores)
     cells = {
         (t, name): figures.ratio.median
         for t in temperatures
@@ -85,33 +110,52 @@ def judge(results: Results, threads: int, cores: int) -> Verdict:
     }
     kinds = _by_kind(results, cells)
     ratio = geometric_mean(list(kinds.values()))
-    everywhere = ratio >= GAIN and min(kinds.values()) >= LOSS
-    earns: Earns = "yes" if everywhere else "partly" if max(kinds.values()) >= GAIN else "no"
+    idle = {name for name in kinds if _idle_at(results, AUTO, temperatures, name)}
+    drafted = [value for name, value in kinds.items() if name not in idle]  # only these are drafting's doing
+    gains = any(value >= GAIN for value in drafted)
+    earns: Earns = "no" if not gains else "yes" if ratio >= GAIN and min(drafted) >= LOSS else "partly"
     sentences = [
         *(_temperature(results, t) for t in temperatures),
-        *_kinds(results, kinds),
+        *_kinds(results, kinds, idle),
         *_sources(results, temperatures),
         *_fixed(results, temperatures),
         *_break_even(results),
         *_ceiling(results, temperatures),
     ]
     slowdowns = _slowdowns(results)
-    advice = [*_slow_advice(results, temperatures), *_advice(results, earns, ratio, threads, cores)]
-    return Verdict(earns, _headline(earns, ratio, results), tuple(sentences), tuple(advice), ratio, tuple(slowdowns))
+    advice = [
+        *_slow_advice(results, temperatures),
+        *_advice(results, earns, ratio),
+        *_thread_advice(threads, cores),
+    ]
+    versus = versus_plain(ratio, _idle_at(results, AUTO, temperatures))
+    return Verdict(earns, _headline(earns, versus, results), tuple(sentences), tuple(advice), ratio, tuple(slowdowns))
 
 
-def _headline(earns: Earns, ratio: float, results: Results) -> str:
+def _too_busy(results: Results, threads: int, cores: int) -> Verdict:
+    """No verdict, and nothing that rests on a ratio."""
+    plain = results.plain_repeats
+    assert plain is not None
+    headline = (
+        f"This machine was too busy for a verdict: plain decoding of the same answer ran at {plain.least:.1f} to "
+        f"{plain.most:.1f} tokens/s from repeat to repeat; close other programs and run it again, with more --repeats "
+        f"than {results.repeats} and without --quick, which has no time for them."
+    )
+    return Verdict("unknown", headline, (), tuple(_thread_advice(threads, cores)), None, ())
+
+
+def _headline(earns: Earns, versus: str, results: Results) -> str:
     who = " and ".join(
         {MODEL_SOURCE: "the draft model", TEXT_SOURCE: "drafting from the text"}[s] for s in _sources_of(results)
     )
     who = f"{who[:1].upper()}{who[1:]}"
     plural = "earn their" if " and " in who else "earns its"
     if earns == "yes":
-        return f"{who} {plural} place here. Over all texts: {versus_plain(ratio)}."
+        return f"{who} {plural} place here. Over all texts: {versus}."
     negated = "do not earn their" if " and " in who else "does not earn its"
     if earns == "partly":
-        return f"{who} {plural} place here on some kinds of text only. Over all texts: {versus_plain(ratio)}."
-    return f"{who} {negated} place here. Over all texts: {versus_plain(ratio)}."
+        return f"{who} {plural} place here on some kinds of text only. Over all texts: {versus}."
+    return f"{who} {negated} place here. Over all texts: {versus}."
 
 
 def _sources_of(results: Results) -> tuple[str, ...]:
@@ -122,7 +166,7 @@ def _temperature(results: Results, temperature: float) -> str:
     figures = results.get(AUTO, temperature)
     assert figures is not None
     spread = figures.ratio
-    words = f"At temperature {temperature:g} the default is {versus_plain(spread.median)}"
+    words = f"At temperature {temperature:g} the default is {versus_plain(spread.median, _idle(figures))}"
     if len(spread.values) > 1:
         return f"{words} ({spread.least:.2f} to {spread.most:.2f} over {len(spread.values)} repeats)."
     return f"{words} (one repeat: the spread is unknown)."
@@ -134,13 +178,14 @@ def _by_kind(results: Results, cells: dict[tuple[float, str], float]) -> dict[st
     return {name: geometric_mean(found) for name, found in values.items() if found}
 
 
-def _kinds(results: Results, means: dict[str, float]) -> list[str]:
+def _kinds(results: Results, means: dict[str, float], idle: set[str]) -> list[str]:
     """Which kinds of text gain, stay and lose."""
     titles = dict(results.workloads)
     groups = {
-        "It gains on": [n for n, v in means.items() if v >= GAIN],
+        "It gains on": [n for n, v in means.items() if v >= GAIN and n not in idle],
         "It makes no difference to speak of on": [n for n, v in means.items() if 1 - NOTICED <= v < GAIN],
-        "It is a slowdown on": [n for n, v in means.items() if v < 1 - NOTICED],
+        "It is a slowdown on": [n for n, v in means.items() if v < 1 - NOTICED and n not in idle],
+        "It hardly drafted on": [n for n, v in means.items() if not 1 - NOTICED <= v < GAIN and n in idle],
     }
     return [
         f"{words} {_list([f'{titles[n]} ({means[n]:.2f}×)' for n in names])}."
@@ -174,7 +219,9 @@ def _fixed(results: Results, temperatures: list[float]) -> list[str]:
     if not speeds or auto is None:
         return []
     best = max(speeds, key=lambda arm: speeds[arm])
-    if speeds[best] >= BETTER * auto:
+    least, _ = _range(results, best.name, temperatures)
+    _, most = _range(results, AUTO, temperatures)
+    if speeds[best] >= BETTER * auto and least > most:  # in every repeat: else it may be chance
         return [
             f"A fixed length of {best.length} was faster than the default: {speeds[best]:.2f}× against {auto:.2f}×."
         ]
@@ -232,7 +279,7 @@ def _slowdowns(results: Results) -> list[str]:
         for t in results.temperatures:
             for name, title in titles.items():
                 figures = results.get(arm.name, t, name)
-                if arm.name != PLAIN and figures is not None and figures.ratio.median < 1 - NOTICED:
+                if arm.name != PLAIN and figures is not None and slowdown(results, figures):
                     note = "" if figures.ratio.most < 1 else ", within the spread of its repeats"
                     ratio = figures.ratio.median
                     found.append(f"{arm.name} on {title} at temperature {t:g}: {versus_plain(ratio)}{note}")
@@ -240,12 +287,17 @@ def _slowdowns(results: Results) -> list[str]:
 
 
 def _slow_advice(results: Results, temperatures: list[float]) -> list[str]:
-    """Advice for arms that are slower than plain decoding on the whole."""
+    """Advice for arms that drafted and were slower than plain decoding on the whole and in every repeat."""
     advice = []
+    auto = _mean(results, AUTO, temperatures)
     for arm in results.arms:
         mean = _mean(results, arm.name, temperatures)
         if arm.name == PLAIN or mean is None or mean >= 1 - NOTICED:
             continue
+        if _range(results, arm.name, temperatures)[1] >= 1 or _idle_at(results, arm.name, temperatures):
+            continue
+        if arm.length is not None and auto is not None and mean > auto:
+            continue  # the default was slower still: nobody is sent there
         if arm.name == AUTO:
             advice.append(f"The default is a slowdown here ({mean:.2f}×): use --draft none, and please report it.")
         elif arm.length is not None:
@@ -257,7 +309,7 @@ def _slow_advice(results: Results, temperatures: list[float]) -> list[str]:
     return advice
 
 
-def _advice(results: Results, earns: Earns, ratio: float, threads: int, cores: int) -> list[str]:
+def _advice(results: Results, earns: Earns, ratio: float) -> list[str]:
     advice = []
     curves = results.curves
     base = results.what_if.get("as_measured", ratio)
@@ -286,11 +338,15 @@ def _advice(results: Results, earns: Earns, ratio: float, threads: int, cores: i
             f"A draft that agrees more often: this one does at {agreement:.0%} of positions, and fixed lengths need "
             f"{even.acceptance:.0%}. A larger one of the target's own family costs more per step but agrees more."
         )
-    if threads < cores:
-        advice.append(f"More threads: {threads} of {cores} physical cores were used (--threads {cores}).")
-    elif threads > cores:
-        advice.append(f"Fewer threads: {threads} on {cores} physical cores slow each other down (--threads {cores}).")
     return advice
+
+
+def _thread_advice(threads: int, cores: int) -> list[str]:
+    if threads < cores:
+        return [f"More threads: {threads} of {cores} physical cores were used (--threads {cores})."]
+    if threads > cores:
+        return [f"Fewer threads: {threads} on {cores} physical cores slow each other down (--threads {cores})."]
+    return []
 
 
 def _no_draft_advice() -> tuple[str, ...]:
@@ -301,6 +357,17 @@ def _mean(results: Results, arm: str, temperatures: list[float]) -> float | None
     """Geometric mean over temperatures of an arm's ratio over all workloads."""
     found = [f.ratio.median for t in temperatures if (f := results.get(arm, t)) is not None]
     return geometric_mean(found) if found else None
+
+
+def _range(results: Results, arm: str, temperatures: list[float]) -> tuple[float, float]:
+    """Least and most of an arm's ratio over the repeats: geometric means over the temperatures it was measured at."""
+    found = [f.ratio for t in temperatures if (f := results.get(arm, t)) is not None]
+    return geometric_mean([ratio.least for ratio in found]), geometric_mean([ratio.most for ratio in found])
+
+
+def _idle_at(results: Results, arm: str, temperatures: list[float], workload: str | None = None) -> bool:
+    """Whether an arm hardly drafted at any of these temperatures."""
+    return all(_idle(f) for t in temperatures if (f := results.get(arm, t, workload)) is not None)
 
 
 def _list(parts: list[str]) -> str:

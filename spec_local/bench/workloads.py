@@ -12,6 +12,7 @@ from typing import Any
 from spec_local.errors import UsageError
 from spec_local.session.generation import Prompt
 from spec_local.session.template import Message
+from spec_local.words import counted
 
 SEPARATOR = "---"
 """A line with just this separates prompts that have empty lines of their own."""
@@ -40,6 +41,16 @@ class Workload:
     def first(self, count: int) -> Workload:
         """The same with at most `count` prompts."""
         return replace(self, prompts=self.prompts[:count])
+
+
+def count_prompts(workloads: Sequence[Workload]) -> int:
+    """Prompts of all of them together."""
+    return sum(len(w.prompts) for w in workloads)
+
+
+def prompts_used(used: int, given: int) -> str:
+    """`2 prompts`, and `1 of 2 prompts` where not all that were given are used."""
+    return f"{used} of {counted(given, 'prompt')}" if used < given else counted(used, "prompt")
 
 
 def builtin_workloads() -> list[Workload]:

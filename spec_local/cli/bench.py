@@ -131,7 +131,7 @@ def bench_settings(arguments: Any, settings: dict[str, Setting]) -> BenchSetting
         UsageError: A value does not fit, or a prompts file cannot be used.
     """
     from spec_local.bench.bench import BenchSettings, quick
-    from spec_local.bench.workloads import choose_workloads, parse_prompts
+    from spec_local.bench.workloads import choose_workloads, count_prompts, parse_prompts
     from spec_local.cli.loading import sampling
 
     for name in ("stop", "min_tokens"):
@@ -166,6 +166,7 @@ def bench_settings(arguments: Any, settings: dict[str, Setting]) -> BenchSetting
         seed=SEED if base.seed is None else base.seed,
         sampling=base,
         minutes=minutes,
+        given=count_prompts(workloads),
         **chosen,
     )
     return quick(wanted) if arguments.quick else wanted

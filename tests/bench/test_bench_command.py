@@ -52,6 +52,28 @@ def test_a_report_for_people(engines: list[TimedEngine], prompts: str, capsys: p
     assert engines[0].closed
 
 
+def test_quick_says_how_many_of_the_prompts_it_uses_and_promises_no_more_repeats_than_it_does(
+    engines: list[TimedEngine], prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    page = tmp_path / "report.html"
+    assert main(["bench", "--prompts", prompts, "--quick", "--html", str(page)]) == ExitCode.OK
+    out, err = capsys.readouterr()
+    assert "1 of 2 prompts × 3 arms × 1 temperature × at most 3 repeats of" in err
+    assert "\n1 of 2 prompts in 1 workload, " in out
+    assert "1 of 2 prompts in 1 workload, " in page.read_text(encoding="utf-8")
+
+
+def test_prompts_left_out_by_a_flag_are_counted_too(
+    engines: list[TimedEngine], prompts: str, capsys: pytest.CaptureFixture[str]
+):
+    flags = ["--per-workload", "1", "--max-tokens", "4", "--repeats", "1", "--json"]
+    assert main(["bench", "--prompts", prompts, *flags]) == ExitCode.OK
+    out, err = capsys.readouterr()
+    assert "1 of 2 prompts × 5 arms × 2 temperatures × 1 repeat of 4 tokens" in err
+    counts = json.loads(out)["settings"]
+    assert (counts["prompts"], counts["prompts_given"]) == (1, 2)
+
+
 def test_json_and_page(engines: list[TimedEngine], prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     page = tmp_path / "report.html"
     flags = ["--max-tokens", "12", "--repeats", "1", "--temperature", "0.5", "--draft-length", "3"]

@@ -257,7 +257,9 @@ def test_fewer_prompts_where_time_is_short():
     for _ in bench.steps():
         pass
     assert 1 < len(bench.workloads[0].prompts) < 9
-    assert bench.plan.startswith(f"{len(bench.workloads[0].prompts)} prompts × 7 arms × 2 temperatures × 2 repeats")
+    assert bench.plan.startswith(
+        f"{len(bench.workloads[0].prompts)} of 9 prompts × 7 arms × 2 temperatures × 2 repeats"
+    )
     assert engine.clock() - started < 4 * 60
 
 
