@@ -20,7 +20,7 @@ def bindings() -> list[BindingType]:
         for key in command.keys
         if key != "escape"
     ]
-    made.append(Binding("escape", "back", show=False))  # /stop, unless there is something nearer to leave
+    made.append(Binding("escape", "step_back", show=False))  # /stop, unless there is something nearer to leave
     for key, action in (("up", "step(-1)"), ("down", "step(1)"), ("left", "version(-1)"), ("right", "version(1)")):
         made.append(Binding(key, action, show=False))
     made += [

@@ -15,11 +15,12 @@ LARGEST = 1_000_000
 _PUNCTUATION = ".,;:!?)]}>'’”*_`"
 """What may stand behind a path in a sentence."""
 
-_ENDINGS = frozenset(
-    "txt md rst tex log csv tsv json jsonl yaml yml toml ini cfg conf xml html htm css js jsx ts tsx py pyi ipynb c h cc "
-    "cpp hpp cs rs go java kt rb php lua swift sh sql diff pdf doc docx odt rtf".split()
+_KNOWN = (
+    "txt md rst tex log csv tsv json jsonl yaml yml toml ini cfg conf xml html htm css js jsx ts tsx py pyi ipynb "
+    "c h cc cpp hpp cs rs go java kt rb php lua swift sh sql diff pdf doc docx odt rtf"
 )
-"""Of files that people attach, or mean to. Not every ending: @ada.lovelace, @router.get and @example.org are no paths."""
+"""Endings of files that people attach, or mean to. Not any ending: @ada.lovelace, @router.get are no paths."""
+_ENDINGS = frozenset(_KNOWN.split())
 _TYPED_SHORT = frozenset(ending[:-1] for ending in _ENDINGS if len(ending) > 2)
 """The same without their last letter."""
 

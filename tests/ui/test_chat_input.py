@@ -184,10 +184,10 @@ async def test_the_table_of_values_fits_beside_the_panel():
         await c.enter("/set")
         await c.until(lambda: "set at start" in c.screen_text())
         assert c.app.panel.display
-        rows = [row.split("│")[0] for row in c.screen_text().splitlines()]
+        rows = [row.split("│")[0].strip(" ▎") for row in c.screen_text().splitlines()]
         for name in Sampling.model_fields:
             row = next(row for row in rows if row.split()[:1] == [name])
-            assert row.rstrip().endswith(("default", "set at start", "model file")), row
+            assert row.endswith(("default", "set at start", "model file")), row
 
 
 async def test_paths_complete_and_are_attached(tmp_path, monkeypatch):
