@@ -14,11 +14,8 @@ if TYPE_CHECKING:
 
 
 def stop(app: ChatApp, _: str) -> None:
-    """Esc: back to the input, else stop what runs, else leave an edit."""
-    if not app.composer.has_focus:
-        app.composer.focus()
-    elif not app.dialogue.stop():
-        app.input.leave_edit()
+    """Stop what runs."""
+    app.dialogue.stop()
 
 
 async def regenerate(app: ChatApp, _: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,14 +28,15 @@ def sampling_names(_: ChatApp) -> Sequence[str]:
 def set_sampling(app: ChatApp, text: str) -> None:
     """Set one value, or list all with where each comes from."""
     conversation = app.dialogue.conversation
-    name, _, value = text.partition(" ")
-    name = name.replace("-", "_")
-    if not name:
+    if not text:
         app.transcript.note(_table(app))
         return
-    if not value.strip():
+    # "name value", "name=value", "name = value"; a stop string may begin with "="
+    name, *rest = re.split(r"=\s*|\s+=\s+|\s+", text, maxsplit=1)
+    name, value = name.replace("-", "_"), "".join(rest)
+    if not value:
         raise UsageError(f"/set {name} takes a value.", "/set alone shows all values.")
-    conversation.set_sampling(name, _value(name, value.strip()))
+    conversation.set_sampling(name, _value(name, value))
     app.transcript.note(f"{name} = {conversation.settings[name]} from the next answer on")
 
 
@@ -67,7 +69,7 @@ def _table(app: ChatApp) -> str:
         if name in dialogue.conversation.settings:
             origin = "set here"
         elif name in base.model_fields_set:
-            origin = "command line or configuration"
+            origin = "set at start"
         elif facts is not None and name in facts.sampling_origins:
             value, origin = getattr(facts.sampling, name), facts.sampling_origins[name]
         shown = (

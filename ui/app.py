@@ -239,7 +239,7 @@ class ChatApp(App[int]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys without a modifier act on a chosen message only; dialogs have their own keys."""
-        if len(self.screen_stack) > 1 and action in ("run_command", *ON_MESSAGE):
+        if len(self.screen_stack) > 1 and action in ("run_command", "step_back", *ON_MESSAGE):
             return False
         if action in ON_MESSAGE:
             return isinstance(self.focused, TurnView) or (action == "step" and isinstance(self.focused, ChoiceButton))
@@ -289,6 +289,14 @@ class ChatApp(App[int]):
         if isinstance(self.focused, TurnView):
             self.focused.unfolded = not self.focused.unfolded
             self.focused.changed()
+
+    def action_step_back(self) -> None:
+        """Esc, one thing at a time: back to the input, else take back what waits, else stop what runs, else leave an
+        edit."""
+        if not self.composer.has_focus:
+            self.composer.focus()
+        elif not (self.dialogue.take_back() or self.dialogue.stop()):
+            self.input.leave_edit()
 
     async def action_interrupt(self) -> None:
         """Ctrl+C: copy a selection, else stop what runs, else leave at the second time."""

@@ -79,6 +79,7 @@ class Dialogue:
         Raises:
             UsageError: An attached file cannot be used, or there is no model and none is on its way.
         """
+        files = attached(text)  # at once, even if it has to wait then: whoever wrote it is still here
         if self.current is not None or self.facts is None:
             if self.queued is not None:
                 return False
@@ -87,7 +88,6 @@ class Dialogue:
             self.queued = text
             self._stage.refresh_state()
             return True
-        files = attached(text)
         question = self.conversation.ask(text, files)
         self.store.add_prompt(text)
         await self.scene.show_question(question)
@@ -126,16 +126,23 @@ class Dialogue:
         self._require_engine()
         self.answers.compare()
 
+    def take_back(self) -> bool:
+        """Put a queued message back into the input; what runs goes on. False where none waited."""
+        queued, self.queued = self.queued, None
+        if queued is None:
+            return False
+        self._stage.give_back(queued)
+        self._stage.refresh_state()
+        return True
+
     def stop(self) -> bool:
         """Stop whatever runs; a queued message goes back to the input. False where nothing ran."""
-        queued, self.queued = self.queued, None
-        if queued is not None:
-            self._stage.give_back(queued)
+        waited = self.take_back()
         running = self.busy
         if running:
             self.engine_thread.cancel()
         self._stage.refresh_state()
-        return running or queued is not None
+        return running or waited
 
     async def stop_and_wait(self) -> None:
         """Stop, and see the answers under way to their end."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from spec_local.speculation.statistics import Statistics
 
 _LEVELS = "▁▂▃▄▅▆▇█"
+_FEWEST_COMPARED = 8
+"""Tokens of an answer that is compared with plain decoding: in fewer, one slow pass decides what comes out."""
 
 
 @dataclass(slots=True)
@@ -54,6 +56,12 @@ class TurnFigures:
         if self.prompt_tokens is None:
             return None
         return self.prompt_tokens + self.statistics.emitted
+
+    @property
+    def speedup(self) -> float | None:
+        """Estimated speed against plain decoding; None where nothing was tested or too little was written."""
+        s = self.statistics
+        return s.speedup_estimate if s.tested and s.emitted >= _FEWEST_COMPARED else None
 
     def finish(self, result: Result) -> None:
         """Take over what only the finished answer knows."""
@@ -116,8 +124,8 @@ def summary(figures: TurnFigures) -> str:
     parts = [counted(s.emitted, "token"), speed(s.tokens_per_s)]
     if s.tested and s.tokens_per_pass is not None:
         parts.append(f"{s.tokens_per_pass:.2f} per pass")
-        if s.speedup_estimate is not None:
-            parts.append(f"{gain(s.speedup_estimate)} against plain")
+        if figures.speedup is not None:
+            parts.append(f"{gain(figures.speedup)} against plain")
     elif not figures.speculate or figures.state == "off":
         parts.append("plain decoding")
     return " · ".join(parts) if s.emitted else ""
@@ -136,8 +144,8 @@ def compact(figures: TurnFigures, width: int) -> str:
         parts.append((2, f"{s.acceptance_rate:.0%} accepted"))
     if s.tokens_per_s is not None:
         parts.append((6, speed(s.tokens_per_s)))
-    if s.speedup_estimate is not None and s.tested:
-        parts.append((5, gain(s.speedup_estimate)))
+    if figures.speedup is not None:
+        parts.append((5, gain(figures.speedup)))
     if figures.n_ctx and figures.context_used is not None:
         parts.append((1, f"ctx {figures.context_used / figures.n_ctx:.0%}"))
     while parts and len(line := " · ".join(text for _, text in parts)) > width:

@@ -15,10 +15,12 @@ MESSAGE_KEYS = frozenset(key for command in COMMANDS for key in command.message_
 def bindings() -> list[BindingType]:
     """Every key that works outside the input."""
     made: list[BindingType] = [
-        Binding(key, f"run_command('{command.name}')", command.summary, show=False, priority=key != "escape")
+        Binding(key, f"run_command('{command.name}')", command.summary, show=False, priority=True)
         for command in COMMANDS
         for key in command.keys
+        if key != "escape"
     ]
+    made.append(Binding("escape", "step_back", show=False))  # /stop, unless there is something nearer to leave
     for key, action in (("up", "step(-1)"), ("down", "step(1)"), ("left", "version(-1)"), ("right", "version(1)")):
         made.append(Binding(key, action, show=False))
     made += [

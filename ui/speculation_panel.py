@@ -131,7 +131,7 @@ def _acceptance(f: TurnFigures, width: int) -> list[Content]:
 
 def _speed(f: TurnFigures, width: int) -> list[Content]:
     s = f.statistics
-    known = s.speedup_estimate if s.tested else None
+    known = f.speedup
     style = "" if known is None else GOOD if known >= 1 else WARN
     return [
         _row("decode", show.speed(s.tokens_per_s), width, "bold"),

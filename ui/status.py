@@ -18,8 +18,8 @@ from spec_local.ui.tones import FAINT, GOOD, WARN
 from spec_local.ui.visible import visible
 
 _FLASH_S = 4.0
-_HINT_WIDTH = 13
-"""Cells kept free for the shortest hint and the mark, beside an answer's figures."""
+_BESIDE_HINT = 4
+"""Cells of the mark, and between an answer's figures and the hint."""
 
 
 class TitleLine(LinesView):
@@ -99,8 +99,11 @@ class StatusLine(LinesView):
             self.changed()
 
     def _short(self, width: int) -> str:
-        """The figures beside a hint of what keys do."""
-        return show.compact(self._figures, width - _HINT_WIDTH) if self._figures is not None else ""
+        """The figures, with room for the shortest hint of what keys do."""
+        if self._figures is None:
+            return ""
+        hint = min(cell_len(each) for each in self._hints())
+        return show.compact(self._figures, width - _BESIDE_HINT - hint)
 
     def flash(self, text: str) -> None:
         """Show a text for a few seconds."""

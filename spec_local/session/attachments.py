@@ -15,6 +15,15 @@ LARGEST = 1_000_000
 _PUNCTUATION = ".,;:!?)]}>'’”*_`"
 """What may stand behind a path in a sentence."""
 
+_KNOWN = (
+    "txt md rst tex log csv tsv json jsonl yaml yml toml ini cfg conf xml html htm css js jsx ts tsx py pyi ipynb "
+    "c h cc cpp hpp cs rs go java kt rb php lua swift sh sql diff pdf doc docx odt rtf"
+)
+"""Endings of files that people attach, or mean to. Not any ending: @ada.lovelace, @router.get are no paths."""
+_ENDINGS = frozenset(_KNOWN.split())
+_TYPED_SHORT = frozenset(ending[:-1] for ending in _ENDINGS if len(ending) > 2)
+"""The same without their last letter."""
+
 _MENTION = re.compile(r'(?<!\S)@(?:"(?P<quoted>[^"\n]+)"|(?P<bare>[^\s"]+))')
 
 
@@ -39,27 +48,39 @@ def mention(path: str) -> str:
 
 
 def attached(text: str, folder: Path | None = None) -> tuple[Attachment, ...]:
-    """The files that a message mentions; a mention that names no file (an e-mail address, a decorator) is just text.
+    """The files that a message mentions; a mention that names no file and looks like none (a person, a decorator) is
+    just text.
 
     Raises:
-        UsageError: A mentioned file is no UTF-8 text, is too large, or cannot be read.
+        UsageError: A mentioned file is not there, is no UTF-8 text, is too large, or cannot be read.
     """
     found: dict[str, Path] = {}
     for mentioned in mentions(text):
         # "Look at @notes.txt." ends a sentence; a file that is really called so comes first.
         for name in dict.fromkeys((mentioned, mentioned.rstrip(_PUNCTUATION))):
-            path = (folder or Path.cwd()) / Path(name).expanduser()
-            if name and _is_file(path):
+            if name and (path := _file(name, folder or Path.cwd())) is not None:
                 found[name] = path
                 break
+        else:
+            if _looks_like_path(name):
+                raise UsageError(f"There is no file {name}.", "In backquotes, with the @, it is sent as text.")
     return tuple(read_attachment(path, name) for name, path in found.items())
 
 
-def _is_file(path: Path) -> bool:
+def _file(name: str, folder: Path) -> Path | None:
     try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
+        path = folder / Path(name).expanduser()
+        return path if path.is_file() else None
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: ~somebody who is not a user here
+        return None
+
+
+def _looks_like_path(name: str) -> bool:
+    """Whether a mention can only be meant as a file: it has a folder, or the ending of a text file."""
+    if re.fullmatch(r"[\w\s.~/\\+-]*", name) is None:
+        return False  # pasted code such as @app.get('/')
+    ending = name.rpartition(".")[2].lower() if "." in name.strip(".") else ""
+    return "/" in name or ending in _ENDINGS or ending in _TYPED_SHORT
 
 
 def read_attachment(path: Path, name: str | None = None) -> Attachment:

@@ -199,7 +199,32 @@ def test_mentions():
 
 def test_files_are_attached_and_other_mentions_are_text(tmp_path):
     (tmp_path / "a.py").write_text("x = 1\r\n", newline="")
-    assert attached("@a.py @property @missing.txt", tmp_path) == (Attachment("a.py", "x = 1\n"),)
+    assert attached("@a.py @property @ada", tmp_path) == (Attachment("a.py", "x = 1\n"),)
+
+
+@pytest.mark.parametrize("name", ["missing.txt", "question.tx", "b.PY", "sub/f", "~nobody-here/f", "/nowhere"])
+def test_what_looks_like_a_path_must_be_a_file(tmp_path, name):
+    with pytest.raises(UsageError, match=f"There is no file {name}"):
+        attached(f"What is in @{name}, please?", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "@ada, @ada.lovelace",
+        "@x.setter",
+        "@app.get('/items/a.txt')",
+        '@app.get("/")',
+        "@@ -1,3 +1,4 @@",
+        "@example.org",
+        "@~nobody-here",
+        "`@missing.txt`",
+        "@ ...",
+        "@...",
+    ],
+)
+def test_what_does_not_look_like_a_path_is_text(tmp_path, text):
+    assert attached(text, tmp_path) == ()
 
 
 @pytest.mark.parametrize(

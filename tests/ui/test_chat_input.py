@@ -11,6 +11,7 @@ from chat_pilot import chat, words
 from chat_script import Play, ScriptedEngine
 from textual import events
 
+from spec_local.sampling.params import Sampling
 from spec_local.ui.commands import COMMANDS, parse
 from spec_local.ui.completion import CompletionList
 
@@ -161,6 +162,34 @@ async def test_values_of_commands_complete():
         assert c.engine.requests[0]["sampling"].temperature == 0.25
 
 
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("temperature=0", {"temperature": 0.0}),
+        ("top-k = 5", {"top_k": 5}),
+        ("stop ==", {"stop": ("==",)}),
+    ],
+)
+async def test_values_are_set_with_an_equals_sign_too(text, settings):
+    async with chat() as c:
+        await c.enter(f"/set {text}")
+        await c.until(lambda: "from the next answer on" in c.notices)
+        sampling = c.dialogue.conversation.sampling(Sampling())
+        assert {name: getattr(sampling, name) for name in settings} == settings
+
+
+async def test_the_table_of_values_fits_beside_the_panel():
+    async with chat(size=(100, 40)) as c:
+        c.dialogue.base = Sampling(temperature=0.5)
+        await c.enter("/set")
+        await c.until(lambda: "set at start" in c.screen_text())
+        assert c.app.panel.display
+        rows = [row.split("│")[0].strip(" ▎") for row in c.screen_text().splitlines()]
+        for name in Sampling.model_fields:
+            row = next(row for row in rows if row.split()[:1] == [name])
+            assert row.endswith(("default", "set at start", "model file")), row
+
+
 async def test_paths_complete_and_are_attached(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes [draft].txt").write_text("the contents\n")
@@ -200,6 +229,24 @@ async def test_a_file_that_cannot_be_attached_leaves_the_message_in_the_input(tm
         await c.until(lambda: "not UTF-8" in c.notices)
         assert c.app.composer.text == "see @b.bin"
         assert c.engine.requests == []
+
+
+async def test_a_mistyped_path_is_refused_at_once_and_other_mentions_are_sent(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    gate = threading.Event()
+    async with chat(Play(tokens=words(3), gate=gate)) as c:
+        await c.enter("@question.tx what is it")
+        await c.until(lambda: "There is no file question.tx." in c.notices)
+        assert c.app.composer.text == "@question.tx what is it"
+        assert c.engine.requests == []
+        await c.enter("ask @ada about @property and `@question.tx`")
+        await c.until(lambda: c.engine.requests)
+        await c.enter("see @sub/missing")
+        await c.until(lambda: "There is no file sub/missing." in c.notices)
+        assert c.dialogue.queued is None, "it is refused before it waits"
+        assert c.app.composer.text == "see @sub/missing"
+        gate.set()
+        await c.idle()
 
 
 async def test_an_unknown_command_names_the_nearest_and_keeps_the_text():

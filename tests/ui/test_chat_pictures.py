@@ -92,7 +92,7 @@ async def test_picture_of_a_stop_an_edit_and_what_waits() -> None:
         c.app.gauges.draw()
         await c.pilot.pause()
         compare("waiting-80x24", c.screen_text())
-        await c.pilot.press("escape")
+        await c.pilot.press("escape", "escape")
         await c.idle()
         c.app.composer.clear_all()
         await c.pilot.press("f7")

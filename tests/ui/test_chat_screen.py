@@ -65,6 +65,16 @@ async def test_the_figures_of_an_answer_that_ended_are_drawn_at_once(monkeypatch
         assert not c.app.gauges.pending
 
 
+@pytest.mark.parametrize(("tokens", "compared"), [(7, False), (8, True)])
+async def test_a_few_tokens_are_not_compared_with_plain_decoding(tokens, compared):
+    async with chat(Play(tokens=words(tokens), pattern=((4, 1),))) as c:
+        await c.ask("q")
+        figures = c.app.transcript.turns[1].figures
+        assert figures.statistics.speedup_estimate is not None
+        assert ("against plain" in show.summary(figures)) == compared
+        assert ("%" in show.compact(figures, 200).replace("% accepted", "").split("ctx")[0]) == compared
+
+
 async def test_a_small_screen_has_the_figures_in_its_last_line():
     async with chat(Play(tokens=words(30), pattern=PATTERN), size=(80, 24)) as c:
         await c.ask("q")
@@ -256,6 +266,22 @@ async def test_the_first_picture_comes_before_the_models():
     async with chat(engine=engine, loader=load, ready=False) as c:
         await c.until(lambda: "loading target x.gguf 37%" in c.screen_text())
         assert "Ask something" in c.screen_text()
+        hold.set()
+        await c.until(lambda: "scripted-target + scripted-draft" in c.screen_text())
+
+
+async def test_what_goes_on_at_the_first_start_is_a_sentence():
+    hold = threading.Event()
+    engine = ScriptedEngine()
+
+    def load(options, progress):
+        progress("finding out what a pass costs here", 0.0)
+        hold.wait(20)
+        return engine
+
+    async with chat(engine=engine, loader=load, ready=False) as c:
+        await c.until(lambda: "finding out what a pass costs here" in c.screen_text())
+        assert "loading finding" not in c.screen_text()
         hold.set()
         await c.until(lambda: "scripted-target + scripted-draft" in c.screen_text())
 

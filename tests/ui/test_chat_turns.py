@@ -187,16 +187,37 @@ async def test_a_message_sent_while_answering_waits_its_turn():
         assert c.texts[2] == "second"
 
 
-async def test_escape_takes_a_waiting_message_back():
+async def test_escape_takes_a_waiting_message_back_and_only_the_next_one_stops_the_answer():
+    gate = threading.Event()
+    async with chat(Play(tokens=words(4), pattern=((8, 0),), gate=gate), size=(80, 24)) as c:
+        await c.enter("first")
+        await c.until(lambda: len(c.texts) == 2 and c.texts[1])
+        await c.enter("second")
+        await c.until(lambda: "tok/pass" in c.screen_text(), "the status line has figures")
+        assert c.screen_text().splitlines()[-1].endswith("Esc takes it back")
+        await c.pilot.press("escape")
+        assert c.app.composer.text == "second"
+        assert c.dialogue.queued is None
+        assert c.dialogue.busy
+        assert c.engine.cancels == 0
+        assert c.screen_text().splitlines()[-1].endswith("Esc stops")
+        await c.pilot.press("escape")
+        await c.idle()
+        assert c.dialogue.conversation.path()[-1].state == "stopped"
+        assert c.app.composer.text == "second"
+        assert len(c.engine.requests) == 1
+
+
+async def test_the_stop_command_stops_the_answer_whatever_waits():
     gate = threading.Event()
     async with chat(Play(tokens=words(4), gate=gate)) as c:
         await c.enter("first")
         await c.until(lambda: len(c.texts) == 2 and c.texts[1])
         await c.enter("second")
-        await c.pilot.press("escape")
+        await c.enter("/stop")
         await c.idle()
+        assert c.dialogue.conversation.path()[-1].state == "stopped"
         assert c.app.composer.text == "second"
-        assert len(c.engine.requests) == 1
 
 
 async def test_a_message_sent_before_the_model_is_there_waits_for_it():
