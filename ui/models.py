@@ -62,9 +62,7 @@ class Models:
     def handle(self, event: events.EngineEvent) -> None:
         """Take an event about models."""
         if isinstance(event, events.Loading):
-            # "target x.gguf" is loaded; "finding out what a pass costs here" says what goes on by itself
-            what = f"loading {event.what}" if event.what.startswith(("target ", "draft ")) else event.what
-            self.doing = event.what if event.fraction >= 1.0 else f"{what} {event.fraction:.0%}"
+            self.doing = event.what if event.fraction >= 1.0 else f"{event.what} {event.fraction:.0%}"
         elif isinstance(event, events.Loaded):
             self.facts, self.options, self.doing, self._job = event.facts, event.options, "", None
             for notice in event.facts.notices:

@@ -77,7 +77,7 @@ def load_engine(settings: Mapping[str, Setting], cancelled: Callable[[], bool]) 
     pull = settings["pull"].value if "pull" in settings else "always" if unasked else "ask"
     while True:
         try:
-            with progress_bar("loading") as report:
+            with progress_bar() as report:
 
                 def on_load(what: str, done: float) -> bool:
                     report(done, 1.0, what)
@@ -129,7 +129,7 @@ def spoken(seconds: float) -> str:
 
 
 @contextmanager
-def progress_bar(verb: str, as_bytes: bool = False) -> Iterator[Callable[[float, float, str], None]]:
+def progress_bar(verb: str = "", as_bytes: bool = False) -> Iterator[Callable[[float, float, str], None]]:
     """A transient bar on stderr where that is a terminal; one line per file elsewhere for long work."""
     if not is_terminal(sys.stderr):
         yield _Lines().report if as_bytes else lambda done, total, what: None

@@ -76,11 +76,12 @@ def _file(name: str, folder: Path) -> Path | None:
 
 
 def _looks_like_path(name: str) -> bool:
-    """Whether a mention can only be meant as a file: it has a folder, or the ending of a text file."""
+    """Whether a mention can only be meant as a file: it starts like a path, or has the ending of a text file. A slash
+    alone is also that of a package, @types/node."""
     if re.fullmatch(r"[\w\s.~/\\+-]*", name) is None:
         return False  # pasted code such as @app.get('/')
     ending = name.rpartition(".")[2].lower() if "." in name.strip(".") else ""
-    return "/" in name or ending in _ENDINGS or ending in _TYPED_SHORT
+    return name.startswith(("/", "./", "../", "~/")) or ending in _ENDINGS or ending in _TYPED_SHORT
 
 
 def read_attachment(path: Path, name: str | None = None) -> Attachment:

@@ -247,7 +247,7 @@ def _open(
     host: Host | None = None,
 ) -> Context:
     """Load a model here, or in the process for workers."""
-    what = f"{role} {path.name} ({show_bytes(sum(file.stat().st_size for file in split_files(path)))})"
+    what = f"loading {role} {path.name} ({show_bytes(sum(file.stat().st_size for file in split_files(path)))})"
     report = None if progress is None else lambda fraction: progress(what, fraction)
     if host is not None:
         return host.open(path, offload, options, report)

@@ -224,7 +224,7 @@ def loader(engine: ScriptedEngine, delay: float = 0.0) -> Callable[[Any, Callabl
     """A loader that gives this engine."""
 
     def load(_options: Any, progress: Callable[[str, float], bool]) -> ScriptedEngine:
-        progress("target scripted.gguf", 0.5)
+        progress("loading target scripted.gguf", 0.5)
         time.sleep(delay)
         engine.closed = False
         return engine

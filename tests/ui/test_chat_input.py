@@ -241,10 +241,10 @@ async def test_a_mistyped_path_is_refused_at_once_and_other_mentions_are_sent(tm
         assert c.engine.requests == []
         await c.enter("ask @ada about @property and `@question.tx`")
         await c.until(lambda: c.engine.requests)
-        await c.enter("see @sub/missing")
-        await c.until(lambda: "There is no file sub/missing." in c.notices)
+        await c.enter("see @./missing")
+        await c.until(lambda: "There is no file ./missing." in c.notices)
         assert c.dialogue.queued is None, "it is refused before it waits"
-        assert c.app.composer.text == "see @sub/missing"
+        assert c.app.composer.text == "see @./missing"
         gate.set()
         await c.idle()
 

@@ -115,7 +115,7 @@ async def test_loading_can_be_stopped_and_the_chat_stays():
 
     def load(options, progress):
         if not waits.is_set():
-            while progress("target x.gguf", 0.2):
+            while progress("loading target x.gguf", 0.2):
                 waits.wait(0.01)
             raise Aborted("Loading was cancelled.")
         return engine

@@ -259,7 +259,7 @@ async def test_the_first_picture_comes_before_the_models():
     engine = ScriptedEngine()
 
     def load(options, progress):
-        progress("target x.gguf", 0.37)
+        progress("loading target x.gguf", 0.37)
         hold.wait(20)
         return engine
 
