@@ -202,7 +202,9 @@ def test_files_are_attached_and_other_mentions_are_text(tmp_path):
     assert attached("@a.py @property @ada", tmp_path) == (Attachment("a.py", "x = 1\n"),)
 
 
-@pytest.mark.parametrize("name", ["missing.txt", "question.tx", "b.PY", "sub/f.md", "./f", "~/no-such-file", "/nowhere"])
+@pytest.mark.parametrize(
+    "name", ["missing.txt", "question.tx", "b.PY", "sub/f.md", "./f", "~/no-such-file", "/nowhere"]
+)
 def test_what_looks_like_a_path_must_be_a_file(tmp_path, name):
     with pytest.raises(UsageError, match=f"There is no file {name}"):
         attached(f"What is in @{name}, please?", tmp_path)
