@@ -125,5 +125,5 @@ async def test_four_thousand_tokens_are_smooth_and_linear():
         f"processor {cpu_half:.2f} s and {cpu:.2f} s; keys: median {delays[len(delays) // 2] * 1000:.0f} ms, "
         f"worst {delays[-1] * 1000:.0f} ms of {len(delays)}"
     )
-    assert cpu < 2.5 * cpu_half  # linear is 2, quadratic 4
+    assert cpu < 3 * cpu_half  # linear is 2, quadratic 4; each scatters by a fifth
     assert delays[int(len(delays) * 0.98)] < 0.2

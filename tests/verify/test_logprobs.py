@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from real_models import THREADS
 
 from spec_local.cli.main import main
 from spec_local.errors import UsageError
@@ -126,7 +125,7 @@ PROMPT = "Repeat after me, again and again: the sea was calm, and nobody on the 
 def real_answer(draft: str, speculate: bool) -> Result:
     """500 tokens of a small real model, all passes of one width: texts are equal, so all figures can be compared."""
     path = resolve_model("smollm2-135m-instruct").path
-    options = EngineOptions(threads=THREADS, n_ctx=1024, draft_length=3, pad_width=4)
+    options = EngineOptions(threads=1, n_ctx=1024, draft_length=3, pad_width=4)
     with load(path, draft=draft if draft == "text" else path, options=options) as engine:
         return answer(engine, 0.7, speculate, tokens=500, prompt=PROMPT)
 
