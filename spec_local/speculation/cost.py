@@ -106,7 +106,7 @@ class Curve:
         self._faster += ratio * self._scale(context) < 1 / STALE_SCALE
         innovation = min(max(ratio - 1, -CLAMP), CLAMP)
         side = (innovation == CLAMP) - (innovation == -CLAMP)
-        self._run = self._run + side if side * self._run >= 0 and side else side
+        self._run = self._run + side if side * self._run > 0 else side
         weight = SCALE_WEIGHT * min(max(abs(self._run), 1), RUN_MOST)
         self._scales[context.bit_length()] = self._scale(context) * (1 + weight * innovation)
         self._scaled.clear()

@@ -119,11 +119,13 @@ def key_x():
 async def test_four_thousand_tokens_are_smooth_and_linear():
     cpu_half, _, _ = await streamed(2000)
     cpu, delays, text = await streamed(4000)
+    if cpu >= 2.5 * cpu_half:  # one of the two may have met a busy moment; what is quadratic stays so
+        cpu_half, cpu = (await streamed(2000))[0], (await streamed(4000))[0]
     assert text == "".join(document(4000))
     delays.sort()
     print(
         f"processor {cpu_half:.2f} s and {cpu:.2f} s; keys: median {delays[len(delays) // 2] * 1000:.0f} ms, "
         f"worst {delays[-1] * 1000:.0f} ms of {len(delays)}"
     )
-    assert cpu < 3 * cpu_half  # linear is 2, quadratic 4; each scatters by a fifth
+    assert cpu < 2.5 * cpu_half  # linear is 2, quadratic 4
     assert delays[int(len(delays) * 0.98)] < 0.2
