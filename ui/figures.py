@@ -15,7 +15,7 @@ from spec_local.words import counted
 
 if TYPE_CHECKING:
     from spec_local.session.result import Result
-    from spec_local.speculation.statistics import Statistics
+    from spec_local.speculation.statistics import Statistics, Tally
 
 _LEVELS = "▁▂▃▄▅▆▇█"
 _FEWEST_COMPARED = 8
@@ -39,16 +39,22 @@ class TurnFigures:
     ttft_s: float | None = None
     prefilling: tuple[int, int] | None = None
     """(tokens read, tokens to read) before the first token."""
-    _summary: tuple[int, Statistics] | None = None
+    _summary: Statistics | None = None
+    _counted: int = 0
+    """Rounds in the summary: they are added to, never taken from."""
+    _tally: Tally = field(init=False, repr=False)
 
     @property
     def statistics(self) -> Statistics:
-        """`summarise` of the rounds so far."""
-        from spec_local.speculation.statistics import summarise
+        """`summarise` of the rounds so far; only those that came since the last look are counted."""
+        from spec_local.speculation.statistics import Tally
 
-        if self._summary is None or self._summary[0] != len(self.rounds):
-            self._summary = (len(self.rounds), summarise(self.rounds))
-        return self._summary[1]
+        if self._summary is None:
+            self._tally = Tally()
+        if self._summary is None or self._counted != len(self.rounds):
+            self._tally.add(self.rounds[self._counted :])
+            self._counted, self._summary = len(self.rounds), self._tally.statistics()
+        return self._summary
 
     @property
     def context_used(self) -> int | None:
