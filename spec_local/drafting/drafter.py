@@ -1,21 +1,38 @@
-"""The protocol between a round and whoever proposes tokens.
+"""The seam between a round and whoever proposes tokens.
 
-A drafter knows token ids only: neither the target model nor whether drafting pays.
+A drafter knows token ids only: neither the target model nor whether drafting pays. A round asks every drafter the same
+questions and never for its class or its name:
+
+    offer(request)                     what could it give this sequence now? A ready draft, or how far it could draw one
+    draft(requests)                    drafts from those that were chosen, all sequences together
+    read(slot, tokens, most)           catch up with a history, a part at a time
+    seen(slot, tokens, start, stop, states)
+                                       what the target's last pass computed and the text kept
+    forget(slot, length)               the history was cut back
+
+A drafter whose drafts cost nothing derives from `ReadyDrafter`, any other one from `BaseDrafter`.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 from spec_local.drafting.draft import Draft
 
 if TYPE_CHECKING:
+    from spec_local.language_model import States
     from spec_local.sampling.acceptance import AcceptanceRule
     from spec_local.sampling.constraint import Walk
     from spec_local.sampling.noise import Noise
     from spec_local.sampling.transform import Transform
+
+
+def always(_confidence: list[float]) -> bool:
+    """`DraftRequest.more` of a request that leaves the length to the drafter."""
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +51,7 @@ class DraftRequest:
     """The request's randomness."""
     rule: AcceptanceRule
     """Decides how a token is drawn from a draft row."""
-    more: Callable[[list[float]], bool]
+    more: Callable[[list[float]], bool] = always
     """`more(confidence so far)`: is one more token wanted? Asked after each drafted token, before the next one is
     drawn, so it never sees a token that is thrown away. A drafter whose tokens cost nothing need not ask."""
     walk: Walk | None = None
@@ -45,27 +62,99 @@ class DraftRequest:
     what is drafted."""
 
 
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What one drafter could give one sequence this round."""
+
+    tokens: int
+    """Most tokens it can give, ≥ 1 and at most the request's limit."""
+    draft: Draft | None = None
+    """The draft itself if making it cost nothing: a *ready* draft, one-hot. None: it has to be *drawn* by passes of a
+    model."""
+    lag: int = 1
+    """Drawn: rows its model is behind, the last emitted token included. The first draft step computes that many."""
+    certain: bool = False
+    """Ready, and every token of it will be accepted: there is no other way to go on. Nobody else is asked then."""
+    ahead: Callable[[Sequence[int], int], Draft] | None = None
+    """Ready: `ahead(drafted, limit)` is what it would say if the text went on with `drafted`, for a model to read
+    along; None: it cannot say."""
+
+
 class Drafter(Protocol):
     """Proposes tokens for many sequences at once."""
 
+    needs_states: bool
+    """Whether `seen` wants the target's hidden states."""
+
+    def offer(self, request: DraftRequest) -> Offer | None:
+        """What it could give; None: nothing. Never runs a model."""
+
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        """One draft per request, in order; an empty one where there is nothing to propose."""
+        """One draft per request, in order; an empty one where there is nothing to propose.
 
-    def forget(self, slot: int, length: int) -> None:
-        """The history of `slot` is now only its first `length` tokens (0: the slot is free)."""
+        Raises:
+            Aborted: Stopped on request.
+            BackendError: This drafter is of no more use.
+        """
 
+    def read(self, slot: int, tokens: Sequence[int], most: int) -> int:
+        """Bring what is kept of `slot` nearer to `tokens` by computing at most `most` ≥ 1 of them in one pass.
 
-@runtime_checkable
-class CostlyDrafter(Drafter, Protocol):
-    """One whose drafts take time: it is run where the controller chose it, never to see what it would say."""
-
-    def reach(self, slot: int, tokens: Sequence[int]) -> tuple[int, int]:
-        """Most tokens of a draft after `tokens` (0: none), and how many of `tokens` must be read for it first."""
-
-    def prefill(self, slot: int, tokens: Sequence[int]) -> None:
-        """Read `tokens`, a prompt, into what is kept of `slot`.
+        Returns:
+            How many were computed; 0: it lacks none.
 
         Raises:
             Aborted: Stopped on request; what was read stays.
             BackendError: This drafter is of no more use.
         """
+
+    def seen(self, slot: int, tokens: Sequence[int], start: int, stop: int, states: States | None) -> None:
+        """The target computed `tokens[start:stop]` of the history `tokens`, and they stay. A target that went back to a
+        saved state computes some again.
+
+        Args:
+            slot: The sequence's slot.
+            tokens: The history as it is now. Only ever read.
+            start: Position of the first one computed.
+            stop: Position after the last one; not below `start`.
+            states: float32 [stop - start, width], their hidden states, if `needs_states` and the target gives them; valid during
+                the call only.
+        """
+
+    def forget(self, slot: int, length: int) -> None:
+        """The history of `slot` is now only its first `length` tokens (0: the slot is free).
+
+        Raises:
+            BackendError: This drafter is of no more use.
+        """
+
+
+class BaseDrafter:
+    """Answers what a drafter that keeps nothing per slot has no use for."""
+
+    needs_states = False
+
+    def read(self, slot: int, tokens: Sequence[int], most: int) -> int:
+        return 0
+
+    def seen(self, slot: int, tokens: Sequence[int], start: int, stop: int, states: States | None) -> None:
+        pass
+
+    def forget(self, slot: int, length: int) -> None:
+        pass
+
+
+class ReadyDrafter(BaseDrafter, ABC):
+    """One whose drafts cost nothing: it offers the draft itself."""
+
+    @abstractmethod
+    def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        """See `Drafter.draft`."""
+
+    def offer(self, request: DraftRequest) -> Offer | None:
+        """The draft, as far as the request's grammar admits it."""
+        (draft,) = self.draft([request])
+        assert draft.rows is None, "a plan may cut what it has seen only if it is one-hot"
+        if request.walk is not None and draft.tokens:
+            draft = draft.cut(request.walk.legal(draft.tokens))
+        return Offer(len(draft), draft) if draft.tokens else None

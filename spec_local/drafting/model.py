@@ -17,15 +17,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from spec_local.drafting.draft import MODEL_SOURCE, Draft
-from spec_local.drafting.drafter import DraftRequest
+from spec_local.drafting.drafter import BaseDrafter, DraftRequest, Offer
 from spec_local.drafting.token_cache import TokenCache, common_prefix
 from spec_local.errors import BackendError
 from spec_local.language_model import Chunk, LanguageModel, Logits
 from spec_local.sampling.constraint import Walk
 from spec_local.sampling.row import Row
 
-_TOGETHER = 32
-"""Most tokens each of several streams brings into their first step."""
 
 
 @dataclass(slots=True)
@@ -120,7 +118,7 @@ class _Stream:
         )
 
 
-class ModelDrafter:
+class ModelDrafter(BaseDrafter):
     """Drafts with a language model that shares the target's vocabulary (longer or shorter tails are cut).
 
     Args:
@@ -137,29 +135,31 @@ class ModelDrafter:
         self._known: dict[int, int] = {}
         """By slot: how many tokens of the cache are the history's, since nobody said `forget`."""
 
-    def reach(self, slot: int, tokens: Sequence[int]) -> tuple[int, int]:
-        """How far a draft after `tokens` can go, and what its first step costs.
+    def offer(self, request: DraftRequest) -> Offer | None:
+        """How far a draft could go, and how many rows its first step computes.
 
-        Returns:
-            Most tokens: none where `tokens` hold ids this model does not know, else until its own context is full; and
-            how many of `tokens` its cache lacks.
+        Nothing if the tokens hold ids that this model does not know, or if its own context is full.
         """
-        held = self.model.foothold(slot, self._cache.shared(slot, tokens, self._known.get(slot, 0)))
+        tokens = request.tokens
+        shared = self._cache.shared(request.slot, tokens, self._known.get(request.slot, 0))
+        held = self.model.foothold(request.slot, shared)
         fresh = tokens[held:]
-        room = self.model.n_ctx - len(tokens) + 1
-        return 0 if room < 0 or any(token >= self.model.n_vocab for token in fresh) else room, len(fresh)
+        room = min(self._room(tokens), request.limit)
+        return None if room <= 0 or any(token >= self.model.n_vocab for token in fresh) else Offer(room, lag=len(fresh))
 
-    def prefill(self, slot: int, tokens: Sequence[int]) -> None:
-        """Bring the cache of `slot` to `tokens`, in batches, keeping what it shares with this or another slot's.
+    def read(self, slot: int, tokens: Sequence[int], most: int) -> int:
+        """Compute at most `most` of `tokens`, and of what fits a pass, keeping what this or another slot's cache shares.
 
         Raises:
             Aborted: Stopped on request; what was decoded stays.
-            BackendError: A pass failed, or the cache cannot be cut back: this drafter is of no more use.
+            BackendError: The pass failed, or the cache cannot be cut back: this drafter is of no more use.
         """
-        held = self._cache.shared(slot, tokens, self._known.pop(slot, 0))
-        self._cache.cut(slot, self._cache.adopt(slot, tokens, held))
-        self._cache.fill(slot, tokens)
-        self._cache.mark(slot)  # what another answer may come back to
+        chunk = self._cache.behind(slot, tokens, min(most, self.model.n_batch), self._known.pop(slot, 0))
+        if chunk is not None:
+            self._cache.decode([chunk])
+        if len(self._cache.tokens(slot)) == len(tokens):
+            self._cache.mark(slot)  # what another answer may come back to
+        return 0 if chunk is None else len(chunk.tokens)
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         """One draft per request; all live drafts take each step in one pass.
@@ -168,14 +168,12 @@ class ModelDrafter:
             Aborted: Stopped on request.
             BackendError: A pass failed, or the cache cannot be cut back: this drafter is of no more use.
         """
-        streams = [_Stream(request, self.reach(request.slot, request.tokens)[0]) for request in requests]
+        streams = [_Stream(request, self._room(request.tokens)) for request in requests]
         live = [stream for stream in streams if stream.room > 0]
         for stream in live:
             stream.width = self.model.n_batch // len(live)
         most_rows = self.most_rows // len(live) if live and self.model.memory.free else 0
-        # What is long is read alone, so that the next stream may find its own prompt's beginning in this one's cache.
-        most = self.model.n_batch if len(live) < 2 else _TOGETHER
-        chunks = [self._first_step(stream, min(stream.width, most), most_rows) for stream in live]
+        chunks = [self._first_step(stream, most_rows) for stream in live]
         while live:
             wanting = []
             for stream, rows in zip(live, self._cache.decode(chunks), strict=True):
@@ -204,18 +202,19 @@ class ModelDrafter:
             self._cache.mark(slot, stream.request.limit)
         return stream.step(stream.tokens[stream.decoded :], most_rows)
 
-    def _first_step(self, stream: _Stream, room: int, most_rows: int) -> Chunk:
-        """Everything the cache lacks of the history, its last token included, as one chunk if `room` tokens do."""
+    def _first_step(self, stream: _Stream, most_rows: int) -> Chunk:
+        """Everything the cache lacks of the history, its last token included, which is read again for its row."""
         slot, tokens = stream.request.slot, stream.request.tokens
-        last = len(tokens) - 1  # is decoded even where it is there: its row is wanted
         held = self._cache.shared(slot, tokens, self._known.pop(slot, 0))
-        held = self._cache.cut(slot, min(self._cache.adopt(slot, tokens, held), last))
-        if len(tokens) - held > room:
-            stream.passes.append(len(tokens) - room - held)
-            held = len(tokens) - room
-            self._cache.fill(slot, tokens[:held])
-            self._cache.mark(slot)  # what another answer may come back to
+        held = self._cache.cut(slot, min(self._cache.adopt(slot, tokens, held), len(tokens) - 1))
+        while len(tokens) - held > stream.width:
+            stream.passes.append(self.read(slot, tokens[:-1], len(tokens) - held - stream.width))
+            held = len(self._cache.tokens(slot))
         return stream.step(tokens[held:], most_rows)
+
+    def _room(self, tokens: Sequence[int]) -> int:
+        """Most tokens of a draft after `tokens`: until the model's own context is full."""
+        return self.model.n_ctx - len(tokens) + 1
 
 
 def confidence(logits: Logits, token: int) -> float:

@@ -14,10 +14,11 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from spec_local.drafting.draft import TEXT_SOURCE, Draft
-from spec_local.drafting.drafter import DraftRequest
+from spec_local.drafting.drafter import DraftRequest, Offer, ReadyDrafter
 
 ORDERS = (16, 12, 8, 6, 4, 3, 2)
 """Lengths n of the indexed n-grams, longest first."""
@@ -320,7 +321,7 @@ class TextFollower:
         return _Source(at + edit[0], source.match, source.score, edit[1], key, at, source.gap, source.near)
 
 
-class TextDrafter:
+class TextDrafter(ReadyDrafter):
     """Drafts for any number of slots from what stands in their own prompt and output."""
 
     source = TEXT_SOURCE
@@ -329,8 +330,13 @@ class TextDrafter:
         self._slots: dict[int, TextFollower] = {}
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        """One draft per request, of `limit` tokens wherever there is a source at all; costs microseconds."""
+        """One draft per request, of `limit` tokens if there is a source at all; costs microseconds."""
         return [self._draft(request) for request in requests]
+
+    def offer(self, request: DraftRequest) -> Offer | None:
+        """The draft, with what would come after other tokens."""
+        offer = super().offer(request)
+        return None if offer is None else replace(offer, ahead=partial(self.ahead, request.slot))
 
     def forget(self, slot: int, length: int) -> None:
         """The history of `slot` is now only its first `length` tokens; what came after them is not drafted from."""

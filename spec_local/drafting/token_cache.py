@@ -6,15 +6,13 @@ so there is a single place where caches are compared, cut, filled and, after a f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from spec_local.errors import CacheError, InvariantError, SpecLocalError
 from spec_local.language_model import Chunk, LanguageModel, Logits, SharingModel
 
 _WORTH_SHARING = 16
 """Tokens; fewer are computed as fast as they are looked for."""
-Progress = Callable[[int, int], None]
-"""Called with (tokens done, tokens to do)."""
 
 
 class TokenCache:
@@ -91,20 +89,23 @@ class TokenCache:
         """`LanguageModel.mark`."""
         self.model.mark(slot, ahead)
 
-    def fill(self, slot: int, tokens: Sequence[int], progress: Progress | None = None) -> None:
-        """Decode what `slot`, which holds a prefix of `tokens`, lacks of them, batch by batch.
+    def behind(self, slot: int, tokens: Sequence[int], most: int, known: int = 0) -> Chunk | None:
+        """What `slot` is to compute next to come nearer to `tokens`; None: it holds them already.
+
+        The one way in which a history is read: what this slot holds of it stays, what another slot holds more of is
+        taken over, all else is cut off, and the rest comes in chunks of at most `most` ≥ 1 tokens.
+
+        Args:
+            slot: The cache slot.
+            tokens: What it is to hold in the end.
+            most: Tokens of the chunk.
+            known: The first tokens that need not be compared again.
 
         Raises:
-            Aborted: Stopped on request; what was decoded stays.
-            BackendError: A pass failed; what was decoded before it stays.
+            CacheError: The cache cannot be cut back.
         """
-        start = done = len(self.tokens(slot))
-        while done < len(tokens):
-            chunk = tokens[done : done + self.model.n_batch]
-            self.decode([Chunk(slot, chunk, 0)])
-            done += len(chunk)
-            if progress is not None:
-                progress(done - start, len(tokens) - start)
+        held = self.cut(slot, self.adopt(slot, tokens, self.shared(slot, tokens, known)))
+        return Chunk(slot, tokens[held : held + most], 0) if held < len(tokens) else None
 
     def decode(self, chunks: Sequence[Chunk]) -> list[Logits]:
         """`LanguageModel.decode`, booked."""

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
+from typing import Any
 
 from spec_local.drafting.draft import MODEL_SOURCE, NO_SOURCE, TEXT_SOURCE, Draft
 from spec_local.speculation import prices
@@ -28,8 +29,10 @@ from spec_local.speculation.acceptance_model import (
     Bins,
     shifted,
 )
-from spec_local.speculation.controller import Offer, Outcome, Pace, Plan, Seat
+from spec_local.drafting.drafter import Offer
+from spec_local.speculation.controller import Outcome, Plan as RoundPlan, Seat, certain_plan
 from spec_local.speculation.cost import BreakEven, CostProfile
+from spec_local.speculation.prices import Plan
 from spec_local.speculation.reading_along import gain_of_reading, worth_reading
 from spec_local.speculation.stopping import StoppingTable, solve
 
@@ -69,6 +72,41 @@ HOPE = (0.0, 0.0, 0.02, 0.02, 0.03, 0.03, 0.05, 0.1, 0.1, 0.1, 0.15, 0.4)
 """Confidence that a draft model which is off may turn out to have."""
 HOPE_CHANCE, HOPE_ROUNDS = 0.12, 32
 """How likely that is, and the rounds in which it must earn what the trial costs."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """What is remembered of one sequence."""
+
+    played: int = 0
+    """All rounds."""
+    rounds: float = 0.0
+    tokens: float = 0.0
+    seconds: float = 0.0
+    """The last rounds, their emitted tokens and wall time, all with the same forgetting: ratios are the speed."""
+    drawn: list[float] = field(default_factory=list)
+    """Forgetting histogram of the draft model's confidence, by bin."""
+    trust: float = 1.0
+    """Probability that the draft model's confidence still means what it used to mean."""
+    level: float = 0.0
+    """How much better than usual the text drafter does on this text, in log-odds."""
+    tested: int = 0
+    """Tokens of the text drafter that were compared with the text."""
+    stalls: int = 0
+    """Latest rounds in a row that took far longer than they should."""
+    balance: dict[str, float] = field(default_factory=dict)
+    """By source: tokens lately won over plain decoding (lost where negative)."""
+    promise: float | None = None
+    """Running mean of the tokens per round that a draft model which need not catch up would have won;
+    None before the first round."""
+    idle: int = 0
+    """Tokens emitted since the draft model last drafted."""
+    trial_after: int = 0
+    """Idle tokens after which trying a draft model again that is off is considered."""
+    trial_gap: int = 0
+    """Tokens between that and the time before."""
+    tables: dict[tuple[int, int], Any] = field(default_factory=dict)
+    """Stopping tables by rows of the other sequences and step of the speed, with the round they were made in."""
 
 
 class AdaptiveController:
@@ -123,43 +161,46 @@ class AdaptiveController:
         return MODEL_SOURCE if wanted else source
 
     def _alone(self, seat: Seat) -> Plan:
-        return self._plan(replace(seat, pace=replace(seat.pace)), 0, 1)  # with a pace to be thrown away
+        return self._plan(replace(seat, state=replace(seat.state)), 0, 1)  # with a pace to be thrown away
 
-    def plan(self, seats: Sequence[Seat]) -> list[Plan]:
+    def plan(self, seats: Sequence[Seat]) -> list[RoundPlan]:
         """One plan per seat; text drafts of earlier seats count as rows for those after them."""
         rows = len(seats)
-        plans = []
+        plans: list[RoundPlan] = []
         for seat in seats:
             plan = self._plan(seat, 0 if self.apart else rows - 1, len(seats))
             rows += plan.limit if plan.source == TEXT_SOURCE else 0
             plans.append(plan)
         return plans
 
-    def guess(self, plan: Plan, draft: Draft, rows: int) -> int:
+    def guess(self, plan: RoundPlan, draft: Draft, rows: int) -> int:
         """As many as save more than they cost."""
+        assert isinstance(plan, Plan)
         if self.costs.draft is None:
             return 0
         seconds, context = self.costs.draft.seconds, plan.seat.context
-        rates = self._text_rates(draft.confidence[: self.longest - 1], plan.seat.pace)
+        rates = self._text_rates(draft.confidence[: self.longest - 1], plan.seat.state)
         return worth_reading(rates, seconds(plan.sequences, context), lambda n: seconds(rows + n, context))
 
-    def more(self, plan: Plan, confidence: Sequence[float]) -> bool:
+    def more(self, plan: RoundPlan, confidence: Sequence[float]) -> bool:
         """Whether the expected gain of one more token exceeds its cost."""
+        assert isinstance(plan, Plan)
         drafted = len(confidence)
         if drafted >= plan.limit or plan.trial:
             return drafted < plan.limit
         seen, survival = plan.survival
-        for rate in self._model_rates(confidence[seen:], plan.seat.pace):
+        for rate in self._model_rates(confidence[seen:], plan.seat.state):
             survival *= rate
         plan.survival = drafted, survival
         return self._table(plan).more(drafted, survival)
 
-    def shorten(self, plan: Plan, draft: Draft) -> int:
-        """The length with the largest expected gain; a text draft was already cut to it by the plan."""
+    def shorten(self, plan: RoundPlan, draft: Draft) -> int:
+        """The length with the largest expected gain; a ready draft was already cut to it by the plan."""
+        assert isinstance(plan, Plan)
         limit = min(plan.limit, len(draft))
         if draft.source != MODEL_SOURCE or plan.trial:
             return limit
-        return prices.best_length(plan, self._model_rates(draft.confidence[:limit], plan.seat.pace))[0]
+        return prices.best_length(plan, self._model_rates(draft.confidence[:limit], plan.seat.state))[0]
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
         """Learn costs, acceptance and speed from one round."""
@@ -176,11 +217,14 @@ class AdaptiveController:
     # -- deciding --------------------------------------------------------------------------------------------------
 
     def _plan(self, seat: Seat, other_rows: int, sequences: int) -> Plan:
-        self._started(seat.pace)
+        self._started(seat.state)
         plain_s = self._passes(sequences) * self.costs.target.seconds(other_rows + 1, seat.context)
         plan = Plan(NO_SOURCE, 0, "plain decoding: nothing to draft from", seat, plain_s, other_rows, sequences)
+        if (certain := certain_plan(seat, plain_s)) is not None:
+            plan.source, plan.limit, plan.reason = certain.source, certain.limit, certain.reason
+            return plan
         # ρ is the speed of all sequences together, and never below that of plain decoding.
-        plan.speed = sequences * max(seat.pace.tokens / seat.pace.seconds, 1 / plain_s)
+        plan.speed = sequences * max(seat.state.tokens / seat.state.seconds, 1 / plain_s)
         plan.rows = prices.rows(self.costs, plan, self.longest)
         text, model = seat.offers.get(TEXT_SOURCE), seat.offers.get(MODEL_SOURCE)
         gain = 0.0
@@ -196,7 +240,7 @@ class AdaptiveController:
 
     def _consider_text(self, plan: Plan, offer: Offer, draft: Draft) -> float:
         """Plan the text draft if it pays; returns its gain in tokens, 0.0 where it does not."""
-        pace = plan.seat.pace
+        pace = plan.seat.state
         rates = self._text_rates(draft.confidence[: min(offer.tokens, self.longest)], pace)
         length, gain = prices.best_length(plan, rates, TEXT_MARGIN)
         gain -= _penalty(pace.balance.get(TEXT_SOURCE, 0.0))
@@ -211,7 +255,7 @@ class AdaptiveController:
 
     def _consider_model(self, plan: Plan, offer: Offer, other_gain: float) -> None:
         """Plan the model draft if its gain exceeds `other_gain`, or if it is time to try it again."""
-        pace = plan.seat.pace
+        pace = plan.seat.state
         table, step = self._table(plan), prices.step(self.costs, plan, 1)
         catch_up = prices.step(self.costs, plan, offer.lag) - step
         gain = pace.trust * table.value - (1 - pace.trust) * 2 * step + self._gain_of_reading(plan, offer, step)
@@ -241,7 +285,7 @@ class AdaptiveController:
 
     def _consider_trial(self, plan: Plan, offer: Offer, step: float, catch_up: float) -> None:
         """Try a model again that is off, if what may be found out is worth it and the account allows it."""
-        pace = plan.seat.pace
+        pace = plan.seat.state
         cost = catch_up + PROBE_TOKENS * step
         pace.trial_gap = min(2 * pace.trial_gap, max(PROBE_CHEAP, int(100 * cost)), PROBE_LAST)
         pace.trial_after = pace.idle + pace.trial_gap
@@ -254,7 +298,7 @@ class AdaptiveController:
     @staticmethod
     def _horizon(plan: Plan, least: int) -> float:
         """Rounds that this answer is expected to go on for: as many as it has had, and no more than its budget."""
-        pace = plan.seat.pace
+        pace = plan.seat.state
         return min(max(least, pace.played), plan.seat.remaining * pace.rounds / pace.tokens)
 
     def _gain_of_reading(self, plan: Plan, offer: Offer, step: float) -> float:
@@ -262,7 +306,7 @@ class AdaptiveController:
         text = plan.seat.offers.get(TEXT_SOURCE)
         if text is None or text.draft is None:
             return 0.0
-        pace = plan.seat.pace
+        pace = plan.seat.state
         length = self.guess(plan, text.draft, offer.lag)
         if not length:
             return 0.0
@@ -282,7 +326,7 @@ class AdaptiveController:
             even = self.costs.break_even(rows, plan.sequences, context, self.longest)
             self._break_even[key] = (self._rounds, even)
         needs = "no acceptance would pay for it" if even is None else f"needs {even.acceptance:.2f} acceptance"
-        has = self._expected(plan.seat.pace)
+        has = self._expected(plan.seat.state)
         return f"model draft off: {ratio:.2f} of a target pass per token, {needs}, has {has:.2f}"
 
     def _expected(self, pace: Pace) -> float:
@@ -304,7 +348,7 @@ class AdaptiveController:
 
     def _table(self, plan: Plan) -> StoppingTable:
         """The stopping table of this sequence, solved anew when it no longer fits."""
-        pace = plan.seat.pace
+        pace = plan.seat.state
         key = plan.other_rows, round(math.log(plan.speed) / TABLE_SPEED)
         known: tuple[StoppingTable, int] | None = pace.tables.get(key)
         if known is not None and known[1] + TABLE_ROUNDS > self._rounds:
@@ -338,7 +382,8 @@ class AdaptiveController:
 
     def _learn_speed(self, outcome: Outcome) -> None:
         r, plan = outcome.round, outcome.plan
-        pace = plan.seat.pace
+        assert isinstance(plan, Plan)
+        pace = plan.seat.state
         assert plan.plain_s is not None
         verify_s = self.costs.target.seconds(plan.other_rows + r.width, plan.seat.context)
         seconds = self._passes(plan.sequences) * verify_s + self._drafting_s([outcome])
@@ -363,7 +408,7 @@ class AdaptiveController:
         offer = outcome.plan.seat.offers.get(TEXT_SOURCE)
         if offer is None or offer.draft is None:
             return
-        pace = outcome.plan.seat.pace
+        pace = outcome.plan.seat.state
         drafted = zip(offer.draft.tokens, offer.draft.confidence, outcome.emitted, strict=False)
         for token, confidence, emitted in drafted:
             kept = token == emitted
@@ -376,13 +421,15 @@ class AdaptiveController:
                 break
 
     def _learn_model(self, outcome: Outcome) -> None:
-        r, pace = outcome.round, outcome.plan.seat.pace
+        plan = outcome.plan
+        assert isinstance(plan, Plan)
+        r, pace = outcome.round, plan.seat.state
         used = r.source == MODEL_SOURCE
         if not used:
             pace.idle += r.emitted
             return
         pace.idle = 0
-        if not outcome.plan.trial:
+        if not plan.trial:
             pace.trial_gap = pace.trial_after = PROBE_FIRST
         drawn = len(outcome.draft)
         pace.drawn = [DRAWN_MEMORY**drawn * d for d in pace.drawn]

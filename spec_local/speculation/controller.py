@@ -1,12 +1,12 @@
 """Who drafts this round, and how far: the seam between the round and the policy.
 
-One controller serves all sequences of an engine; what it keeps per sequence is a small `Pace`. In one round it is
-asked, in this order:
+One controller serves all sequences of an engine; what it remembers of one of them is its own `state`, which the round
+only carries. In one round it is asked, in this order:
 
-    controller.opens(seat, read)                   once, in prefill: who will draft first, and should read the prompt?
+    controller.opens(seat, read)                   once, when a prompt has been read: which drafter should read it too?
     plans = controller.plan(seats)                 all sequences of the round together
-    controller.guess(plan, draft, rows)            before a pass of the draft model: what to read along?
-    controller.more(plan, confidence)              after each token of a model draft: draw another?
+    controller.guess(plan, draft, rows)            before a pass of a draft model: what to read along?
+    controller.more(plan, confidence)              after each drawn token: draw another?
     controller.shorten(plan, draft)                how many of the drafted tokens to submit
     controller.observe(outcomes)                   what came of it
 
@@ -18,65 +18,20 @@ one-hot. A plan of zero tokens is an ordinary decision.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from spec_local.drafting.draft import NO_SOURCE, Draft
+from spec_local.drafting.drafter import Offer
 from spec_local.speculation.round import Round
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """What one drafter could give one sequence this round."""
-
-    tokens: int
-    """Most tokens it can give, ≥ 1; already limited by the room left in context and budget."""
-    draft: Draft | None = None
-    """The draft itself where it costs nothing and is made before the plan (text); None for a model, not yet run."""
-    lag: int = 1
-    """Rows the drafter's cache is behind, the last emitted token included: the first draft step decodes that many."""
-
-
-@dataclass(slots=True)
-class Pace:
-    """What a controller remembers of one sequence. Made by `Controller.enter`, belongs to the controller."""
-
-    played: int = 0
-    """All rounds."""
-    rounds: float = 0.0
-    tokens: float = 0.0
-    seconds: float = 0.0
-    """The last rounds, their emitted tokens and wall time, all with the same forgetting: ratios are the speed."""
-    drawn: list[float] = field(default_factory=list)
-    """Forgetting histogram of the draft model's confidence, by bin."""
-    trust: float = 1.0
-    """Probability that the draft model's confidence still means what it used to mean."""
-    level: float = 0.0
-    """How much better than usual the text drafter does on this text, in log-odds."""
-    tested: int = 0
-    """Tokens of the text drafter that were compared with the text."""
-    stalls: int = 0
-    """Latest rounds in a row that took far longer than they should."""
-    balance: dict[str, float] = field(default_factory=dict)
-    """By source: tokens lately won over plain decoding (lost where negative)."""
-    promise: float | None = None
-    """Running mean of the tokens per round that a draft model which need not catch up would have won;
-    None before the first round."""
-    idle: int = 0
-    """Tokens emitted since the draft model last drafted."""
-    trial_after: int = 0
-    """Idle tokens after which trying a draft model again that is off is considered."""
-    trial_gap: int = 0
-    """Tokens between that and the time before."""
-    tables: dict[tuple[int, int], Any] = field(default_factory=dict)
-    """Stopping tables by rows of the other sequences and step of the speed, with the round they were made in."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
     """One sequence's place in the coming round."""
 
-    pace: Pace
+    state: Any
+    """What the controller remembers of the sequence: made by its `enter`, changed by nobody else."""
     offers: Mapping[str, Offer]
     """By source; only the drafters that have something to offer to this sequence now."""
     context: int
@@ -87,7 +42,7 @@ class Seat:
 
 @dataclass(slots=True)
 class Plan:
-    """The decision for one sequence of the round."""
+    """The decision for one sequence of the round. A controller may derive its own kind from it."""
 
     source: str
     """"none", or a key of the seat's offers."""
@@ -98,20 +53,6 @@ class Plan:
     seat: Seat
     plain_s: float | None = None
     """Expected seconds of a plain round instead; goes into the `Round`."""
-    other_rows: int = 0
-    """Rows of the other sequences in the same target pass, as planned."""
-    sequences: int = 1
-    """Sequences in the round."""
-    trial: bool = False
-    """Made to learn, against the present estimate."""
-    bet: bool = False
-    """It pays only if the answer goes on for a while: first the model must read much that it has missed."""
-    speed: float = 0.0
-    """Tokens a second is worth in this round."""
-    rows: Sequence[float] = ()
-    """Entry k: cost in tokens of submitting k + 1 drafted tokens instead of k."""
-    survival: tuple[int, float] = (0, 1.0)
-    """Drafted tokens looked at so far, and the probability that all of them are accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +70,11 @@ class Outcome:
 class Controller(Protocol):
     """Chooses source and length of every draft."""
 
-    def enter(self) -> Pace:
+    def enter(self) -> Any:
         """State for a new sequence."""
 
     def opens(self, seat: Seat, read: int) -> str:
-        """The source that is to be ready for a new sequence's first round: a draft model reads the prompt for it.
+        """The source whose drafter is to read the prompt before a new sequence's first round; "none" for none.
 
         Args:
             seat: With what the drafters could offer if they had read the prompt; nothing is decided yet.
@@ -171,17 +112,16 @@ class FixedController:
         self.length = length
         self.plain_s = plain_s
 
-    def enter(self) -> Pace:
+    def enter(self) -> None:
         """State for a new sequence: none."""
-        return Pace()
 
     def opens(self, seat: Seat, read: int) -> str:
         """The same as in every round."""
-        return self._plan(seat, 1).source
+        return self._plan(seat).source
 
     def plan(self, seats: Sequence[Seat]) -> list[Plan]:
         """The same plan every round."""
-        return [self._plan(seat, len(seats)) for seat in seats]
+        return [self._plan(seat) for seat in seats]
 
     def guess(self, plan: Plan, draft: Draft, rows: int) -> int:
         """None: a fixed draft is made step by step."""
@@ -198,10 +138,20 @@ class FixedController:
     def observe(self, outcomes: Sequence[Outcome]) -> None:
         """Nothing is learned."""
 
-    def _plan(self, seat: Seat, sequences: int) -> Plan:
+    def _plan(self, seat: Seat) -> Plan:
+        if (certain := certain_plan(seat, self.plain_s)) is not None:
+            return certain
         source = next((s for s in self.sources if s in seat.offers), NO_SOURCE)
         if self.length == 0 or source == NO_SOURCE:
             reason = "draft length fixed at 0" if self.length == 0 else f"no draft from {' or '.join(self.sources)}"
-            return Plan(NO_SOURCE, 0, reason, seat, self.plain_s, sequences=sequences)
+            return Plan(NO_SOURCE, 0, reason, seat, self.plain_s)
         limit = min(self.length, seat.offers[source].tokens)
-        return Plan(source, limit, f"draft length fixed at {self.length}", seat, self.plain_s, sequences=sequences)
+        return Plan(source, limit, f"draft length fixed at {self.length}", seat, self.plain_s)
+
+
+def certain_plan(seat: Seat, plain_s: float | None) -> Plan | None:
+    """The plan for a seat with a draft that is sure to be accepted: all of it, whoever decides. None without one."""
+    for source, offer in seat.offers.items():
+        if offer.certain:
+            return Plan(source, offer.tokens, "the grammar leaves one way to go on", seat, plain_s)
+    return None

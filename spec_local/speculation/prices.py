@@ -3,10 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
-from spec_local.speculation.controller import Plan
+from spec_local.speculation.controller import Plan as RoundPlan
 from spec_local.speculation.cost import CostProfile
+
+
+@dataclass(slots=True)
+class Plan(RoundPlan):
+    """A plan with what it was weighed with."""
+
+    other_rows: int = 0
+    """Rows of the other sequences in the same target pass, as planned."""
+    sequences: int = 1
+    """Sequences in the round."""
+    trial: bool = False
+    """Made to learn, against the present estimate."""
+    bet: bool = False
+    """It pays only if the answer goes on for a while: first the model must read much that it has missed."""
+    speed: float = 0.0
+    """Tokens a second is worth in this round."""
+    rows: Sequence[float] = ()
+    """Entry k: cost in tokens of submitting k + 1 drafted tokens instead of k."""
+    survival: tuple[int, float] = (0, 1.0)
+    """Drafted tokens looked at so far, and the probability that all of them are accepted."""
 
 
 def step(costs: CostProfile, plan: Plan, rows: int) -> float:

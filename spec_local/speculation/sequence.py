@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence as Tokens
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from spec_local.errors import SpecLocalError
 from spec_local.sampling.acceptance import AcceptanceRule
@@ -12,11 +12,28 @@ from spec_local.sampling.constraint import Constraint, Walk
 from spec_local.sampling.logprobs import TokenLogprob
 from spec_local.sampling.noise import Noise
 from spec_local.sampling.transform import Transform
-from spec_local.speculation.controller import Pace
 from spec_local.speculation.round import Round
 
 Finish = Literal["stop", "length", "cancelled", "error"]
 Limit = Literal["max_tokens", "context"]
+
+
+@dataclass(slots=True)
+class Reading:
+    """How far the prompt has been read."""
+
+    begun: bool = False
+    """The slot's caches have been compared with it."""
+    computed: int = 0
+    """Its tokens that the target computed for this sequence; the others were in the cache."""
+    lacking: int = 0
+    """Tokens that the target had to compute when it began."""
+    source: str | None = None
+    """Who reads it after the target; None: not decided yet."""
+    done: bool = False
+    """All have read it who should: rounds can be played."""
+    seconds: float = 0.0
+    """Its share of the passes that read it, in every model."""
 
 
 @dataclass(slots=True, eq=False)
@@ -27,7 +44,7 @@ class Sequence:
     """
 
     slot: int
-    """Its cache slot in every model."""
+    """Its cache slot in every model; -1 until it is given one."""
     tokens: list[int]
     """Prompt (at least one id), then everything emitted, an end token included."""
     transform: Transform
@@ -47,11 +64,15 @@ class Sequence:
     """False: plain decoding for this stream."""
     top_logprobs: int | None = None
     """Keep the log-probability of every emitted token and of this many likeliest ones; None: of none."""
-    pace: Pace = field(default_factory=Pace)
+    live: bool = False
+    """Somebody waits for each of its tokens: prompts of others are read in parts that hold it up little."""
     constraint: Constraint | None = None
     """A grammar the answer follows; moved by emitted tokens only."""
-    read_ahead: int = 0
-    """Tokens of the prompt that were read together with other prompts, before this one's turn."""
+    reading: Reading = field(default_factory=lambda: Reading())
+    decided_by: object = None
+    """The controller that `state` belongs to."""
+    state: Any = None
+    """What that controller remembers of this sequence; nobody else looks at it."""
     rounds: list[Round] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     """One entry per emitted token where `top_logprobs` asks for it."""

@@ -1,7 +1,8 @@
-"""The round: draft → verify → accept → trim, for many sequences at once.
+"""The round: draft → verify → accept → trim, for many sequences at once, and the reading of prompts beside it.
 
+    read      what a sequence lacks            a prompt is a sequence that is far behind: it is brought nearer, in chunks
     draft     the drafters race ahead          x_1 .. x_γ after the last emitted token
-    verify    ONE target pass over all         [last, x_1 .. x_γ] of every sequence
+    verify    ONE target pass over all         [last, x_1 .. x_γ] of every sequence, and the chunks that are read
     accept    the rule walks the target rows   keeps a prefix of the draft, adds one token of the target's own
     trim      the target's cache is cut back   to tokens[:-1]: the last emitted token is in no cache
 
@@ -12,21 +13,46 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence as Many
+from dataclasses import dataclass, replace
+from functools import partial
 
-from spec_local.drafting.draft import GRAMMAR_SOURCE, NO_SOURCE, TEXT_SOURCE, Draft, no_draft
-from spec_local.drafting.drafter import CostlyDrafter, Drafter, DraftRequest
-from spec_local.drafting.text import TextDrafter
-from spec_local.drafting.token_cache import Progress, TokenCache, common_prefix, worth_sharing
+from spec_local.drafting.draft import NO_SOURCE, Draft, no_draft
+from spec_local.drafting.drafter import Drafter, DraftRequest, Offer, always
+from spec_local.drafting.token_cache import TokenCache, common_prefix, worth_sharing
 from spec_local.errors import BackendError, CacheError, SpecLocalError
-from spec_local.language_model import Chunk, LanguageModel, Logits
+from spec_local.language_model import Chunk, LanguageModel, Logits, StatesModel
 from spec_local.sampling.logprobs import token_logprob
 from spec_local.sampling.row import Row
-from spec_local.speculation.controller import Controller, Offer, Outcome, Plan, Seat
+from spec_local.speculation.controller import Controller, Outcome, Plan, Seat
+from spec_local.speculation.pacing import Pacing
 from spec_local.speculation.round import Round
 from spec_local.speculation.sequence import Sequence
 
+@dataclass(slots=True)
+class _Turn:
+    """A sequence that plays this step's round."""
+
+    sequence: Sequence
+    lag: int
+    """Rows before its draft: its last token, and what it lacks besides."""
+    plan: Plan
+    draft: Draft
+    """As submitted."""
+    drafted: int
+    """Tokens that were drafted for it."""
+
+    @property
+    def chunk(self) -> Chunk:
+        """Its part of the pass: row 0 follows its last token, row i follows x_i."""
+        s = self.sequence
+        return Chunk(s.slot, [*s.tokens[-self.lag :], *self.draft.tokens], 1 + len(self.draft))
+
+
 _MOST_READ_AGAIN = 8
-"""Accepted tokens at most that the target reads again with a round's own; more are read first."""
+"""Tokens at most that a sequence may lack besides its last one and still take part in the round: they ride in its pass.
+One that lacks more is behind."""
+_READ_TOGETHER = 32
+"""Rows at most that each of several sequences brings into the first step of their drafts; more are read before."""
 Guess = Callable[[Many[int], int], Many[int]]
 """See `DraftRequest.guess`."""
 
@@ -36,7 +62,7 @@ class Speculator:
 
     Args:
         target: The model whose distribution the text follows.
-        drafters: By source, in no order; the controller chooses. Empty: plain decoding.
+        drafters: By source, in the order in which they are asked; the controller chooses. Empty: plain decoding.
         controller: Decides who drafts and how far.
         max_rows: Most rows in one target pass, over all sequences.
         clock: Seconds, monotonic.
@@ -59,78 +85,30 @@ class Speculator:
         """Drafters that had to be given up, with the reason."""
         self._clock = clock
         self._cache = TokenCache(target)
+        self._pacing = Pacing()
 
-    # -- before the first round ------------------------------------------------------------------------------------
+    # -- slots -----------------------------------------------------------------------------------------------------
 
-    def prefill(self, sequence: Sequence, progress: Progress | None = None) -> int:
-        """Bring the target's cache to `tokens[:-1]`, keeping what it shares with the slot's last stream or another's.
-
-        A draft model that the controller wants at hand reads the prompt now too: that is no part of decoding.
-
-        Returns:
-            Tokens that were in the cache already.
-
-        Raises:
-            Aborted: Stopped on request; what was decoded stays and is used next time.
-            BackendError: A pass failed.
-        """
-        self._forget(sequence.slot, self._cache.shared(sequence.slot, sequence.tokens[:-1]))
-        kept = self._fill(sequence, progress) - sequence.read_ahead
-        sequence.read_ahead = 0
-        self._cache.mark(sequence.slot)  # what another answer, or the next turn, may come back to
-        if sequence.speculate and any(isinstance(drafter, CostlyDrafter) for drafter in self.drafters.values()):
-            self._open(sequence, len(sequence.tokens) - 1 - kept)
-        return kept
-
-    def read_ahead(self, sequences: Many[Sequence]) -> None:
-        """Read the prompts of several sequences in one pass, which takes less than a pass for each.
-
-        `prefill` finds them read. It also does what is left: prompts that did not fit the pass, those that begin like
-        another one in it (they will take that over), and all of them where the pass failed, each with its own error.
-        """
-        reading: list[Sequence] = []
-        chunks: list[Chunk] = []
-        room = self.target.n_batch
-        try:
-            for s in sequences:
-                wanted = s.tokens[:-1]
-                self._forget(s.slot, self._cache.shared(s.slot, wanted))
-                held = self._hold(s)
-                alike = max((common_prefix(wanted, other.tokens) for other in reading), default=0)
-                if held < len(wanted) <= held + room and not worth_sharing(alike - held):
-                    reading.append(s)
-                    chunks.append(Chunk(s.slot, wanted[held:], 0))
-                    room -= len(wanted) - held
-            if len(chunks) > 1:
-                self._cache.decode(chunks)
-                for s, chunk in zip(reading, chunks, strict=True):
-                    s.read_ahead = len(chunk.tokens)
-        except SpecLocalError:  # `prefill` will meet it again, for the sequence that it concerns
-            pass
-
-    def _open(self, s: Sequence, read: int) -> None:
-        """Have the draft model read the prompt, of which the target had to read so many tokens, where it is wanted."""
-        (offers,), _ = self._offers([s], [self._lag(s, self.max_rows)])
-        source = self.controller.opens(Seat(s.pace, offers, len(s.tokens) - 1, s.remaining), read)
-        drafter = self.drafters.get(source)
-        if isinstance(drafter, CostlyDrafter) and GRAMMAR_SOURCE not in offers:
-            try:
-                drafter.prefill(s.slot, s.tokens[:-1])
-            except BackendError as error:
-                self.give_up(source, error.message)
+    def shared(self, slot: int, tokens: Many[int]) -> int:
+        """Tokens at the start of `tokens` that the target's cache of `slot` holds."""
+        return self._cache.shared(slot, tokens)
 
     def release(self, slot: int) -> None:
         """Forget everything about a slot."""
         self._forget(slot, 0)
         self._cut(slot, 0)
 
-    # -- the round -------------------------------------------------------------------------------------------------
+    # -- the step --------------------------------------------------------------------------------------------------
 
-    def round(self, sequences: Many[Sequence]) -> list[Round]:
-        """Play one round for every unfinished sequence of `sequences`; each gets its `Round` appended.
+    def step(self, sequences: Many[Sequence]) -> list[Round]:
+        """One step for every unfinished sequence of `sequences`: a round for those that are up with their tokens, a
+        chunk of what they lack for those that are behind, all in one target pass.
 
         A failure that concerns one sequence only ends that one (`finish` "error"); a failing drafter is given up and
         the round is plain decoding.
+
+        Returns:
+            The records of the rounds that were played; each was appended to its sequence too.
 
         Raises:
             Aborted: The pass was stopped on request; nothing was emitted and the caches are consistent.
@@ -139,151 +117,252 @@ class Speculator:
         active = [sequence for sequence in sequences if sequence.finish is None]
         if not active:
             return []
-        lags = [self._lag(s, self.max_rows // len(active)) for s in active]
         started = self._clock()
 
-        # Draft. Text drafts cost nothing, so they are made first and offered; a model runs only where it was chosen.
-        offers, text_s = self._offers(active, lags)
-        seats = [Seat(s.pace, offer, len(s.tokens) - 1, s.remaining) for s, offer in zip(active, offers, strict=True)]
-        plans = [_certain(plan) for plan in self.controller.plan(seats)]
-        drafts, made, model_s = self._draft(active, plans)
+        # Read. Who lacks more than a few tokens is behind, and plays no round before it has caught up.
+        share = self.max_rows // len(active)
+        lags = {id(s): self._lag(s, share) for s in active}
+        room = self._pacing.room() if any(s.live and lags[id(s)] for s in active) else self.target.n_batch
+        behind = [s for s in active if not lags[id(s)]]
+        reading, drafters_read, drafters_s = self._read(behind, room)
+        for s in behind:
+            lags[id(s)] = self._lag(s, share)
+        ready = [s for s in active if lags[id(s)]]
 
-        # Verify. One pass; row 0 of a sequence follows its last token, row i follows x_i.
-        chunks = [
-            Chunk(s.slot, [*s.tokens[-lag:], *draft.tokens], 1 + len(draft))
-            for s, lag, draft in zip(active, lags, drafts, strict=True)
-        ]
-        for s, draft in zip(active, drafts, strict=True):
-            if draft.tokens:
-                self._cache.mark(s.slot, len(draft))
+        # Draft. Ready drafts cost nothing, so they are made first and offered; a model runs only where it was chosen.
+        before_draft = self._clock()
+        turns = self._draft(ready, [lags[id(s)] for s in ready], room)
+        draft_s = self._clock() - before_draft
+
+        # Verify. One pass over all.
+        chunks = [turn.chunk for turn in turns]
+        for turn in turns:
+            if turn.draft.tokens:
+                self._cache.mark(turn.sequence.slot, len(turn.draft))
+        rows = sum(len(chunk.tokens) for chunk in chunks)
+        reading = _at_most(reading, min(room - drafters_read, self.target.n_batch - rows))
+        chunks += [chunk for _, chunk in reading]
+        if states := self._wants_states():
+            chunks = [replace(chunk, states=True) for chunk in chunks]
+        starts = [len(self._cache.tokens(chunk.seq)) for chunk in chunks]
         before_verify = self._clock()
-        logits = self._cache.decode(chunks)
+        logits = self._cache.decode(chunks) if chunks else []
         verify_s = self._clock() - before_verify
 
         # Accept, token by token up to an end; then trim what the stream did not take.
-        counts = [self._accept(s, draft, rows) for s, draft, rows in zip(active, drafts, logits, strict=True)]
-        for s in active:
-            self._trim(s)
+        counts = [self._accept(turn.sequence, turn.draft, rows) for turn, rows in zip(turns, logits, strict=False)]
+        for turn in turns:
+            self._trim(turn.sequence)
+        self._tell([*(turn.sequence for turn in turns), *(s for s, _ in reading)], chunks, starts, states)
 
-        draft_s = text_s + model_s
-        host_s = self._clock() - started - draft_s - verify_s
-        outcomes = []
-        for s, plan, draft, chunk, drafted, (accepted, tested, emitted) in zip(
-            active, plans, drafts, chunks, made, counts, strict=True
-        ):
-            record = Round(
-                source=draft.source if drafted else NO_SOURCE,
-                width=len(chunk.tokens),
-                drafted=drafted,
-                tested=tested,
-                accepted=accepted,
-                emitted=emitted,
-                draft_s=draft_s,
-                verify_s=verify_s,
-                host_s=host_s,
-                reason=plan.reason,
-                sequences=len(active),
-                plain_s=plan.plain_s,
-            )
-            s.rounds.append(record)
-            outcomes.append(Outcome(plan, record, draft, s.tokens[len(s.tokens) - emitted :]))
-        self.controller.observe(outcomes)
+        # Book. What reading took is no part of the rounds in the same pass.
+        step_s = self._clock() - started
+        read = sum(len(chunk.tokens) for _, chunk in reading)
+        reading_s = max(drafters_s, self._pacing.observe(rows, read + drafters_read, step_s))
+        for s, chunk in reading:
+            s.reading.seconds += (reading_s - drafters_s) * len(chunk.tokens) / read
+            s.reading.computed += 0 if s.reading.done else len(chunk.tokens)
+        verify_s = max(0.0, verify_s - (reading_s - drafters_s))
+        host_s = max(0.0, step_s - reading_s - draft_s - verify_s)
+        outcomes = [
+            _outcome(turn, count, (draft_s, verify_s, host_s), len(turns))
+            for turn, count in zip(turns, counts, strict=True)
+        ]
+        if outcomes:
+            self.controller.observe(outcomes)
         return [outcome.round for outcome in outcomes]
 
-    def _lag(self, s: Sequence, share: int) -> int:
-        """Tokens that the coming pass must read before it can draft: the last one alone, in most rounds.
+    # -- reading ---------------------------------------------------------------------------------------------------
 
-        Where the target's memory could only be cut to a mark, those accepted behind it are read again: a pass of their
-        own would cost as much as the round. Where many are missing, they are read first.
+    def _lag(self, s: Sequence, share: int) -> int:
+        """Rows that the coming pass must compute before a draft for `s`: its last token's, in most rounds; 0 if it
+        is too far behind for a round.
+
+        Where the target's memory could only be cut to a mark, the tokens accepted after it are computed again with the
+        round's own: a pass for them alone would cost as much as the round.
         """
+        if not s.reading.done:
+            return 0
         held = len(self._cache.tokens(s.slot))
         lag = len(s.tokens) - held
-        if self._cache.holds(s.slot, held):
-            if lag == 1:
-                return 1
-            if 1 < lag <= min(_MOST_READ_AGAIN, share) and self._cache.shared(s.slot, s.tokens) == held:
-                return lag
-        self._fill(s)
-        return 1
+        if self._cache.holds(s.slot, held) and (
+            lag == 1
+            or (1 < lag <= min(_MOST_READ_AGAIN, share) and self._cache.shared(s.slot, s.tokens) == held)
+        ):
+            return lag
+        return 0
 
-    def _offers(self, active: Many[Sequence], lags: Many[int]) -> tuple[list[dict[str, Offer]], float]:
-        """What every drafter could give every sequence, and the seconds spent on drafts already made."""
-        share = self.max_rows // len(active)
-        rooms = [min(s.remaining - 1, share - lag) if s.speculate else 0 for s, lag in zip(active, lags, strict=True)]
-        offers: list[dict[str, Offer]] = [{} for _ in active]
-        started = self._clock()
-        for i, s in enumerate(active):  # what a grammar makes certain is free and sure: nobody else need be asked
-            certain = s.walk.forced((), rooms[i]) if s.walk is not None and self.drafters else []
-            if certain:
-                draft = Draft(certain, None, GRAMMAR_SOURCE, [1.0] * len(certain))
-                offers[i][GRAMMAR_SOURCE], rooms[i] = Offer(len(draft), draft), 0
-        for source, drafter in list(self.drafters.items()):
-            open_to = [(s, room, offer) for s, room, offer in zip(active, rooms, offers, strict=True) if room > 0]
-            if isinstance(drafter, CostlyDrafter):
-                for s, room, offer in open_to:
-                    reach, lag = drafter.reach(s.slot, s.tokens)
-                    if reach > 0:
-                        offer[source] = Offer(min(room, reach), None, lag)
-                continue
-            drafts = self._ask(source, [self._request(s, room, lambda _: True) for s, room, _ in open_to])
-            for (s, _, offer), draft in zip(open_to, drafts, strict=True):
-                assert draft.rows is None, "a plan may cut what it has seen only where it is one-hot"
-                if s.walk is not None and draft.tokens:
-                    draft = draft.cut(s.walk.legal(draft.tokens))
-                if draft.tokens:
-                    offer[source] = Offer(len(draft), draft)
-        return offers, self._clock() - started
+    def _read(self, behind: Many[Sequence], room: int) -> tuple[list[tuple[Sequence, Chunk]], int, float]:
+        """Bring the sequences that are behind nearer to their tokens.
 
-    def _draft(self, active: Many[Sequence], plans: Many[Plan]) -> tuple[list[Draft], list[int], float]:
-        """The drafts to submit, the tokens drafted for each, and the seconds the draft model took."""
-        started = self._clock()
-        drafts: list[Draft] = []
-        for plan in plans:
-            offer = plan.seat.offers.get(plan.source)
-            drafts.append(offer.draft.cut(plan.limit) if offer and offer.draft else no_draft())
-        for source in {plan.source for plan in plans if plan.limit > 0}:
-            chosen = [i for i, plan in enumerate(plans) if plan.source == source and not drafts[i]]
-            if not chosen:
-                continue
-            requests = [
-                self._request(s, plan.limit, _more(self.controller, plan), self._guess(plan, s))
-                for s, plan in ((active[i], plans[i]) for i in chosen)
-            ]
-            for i, draft in zip(chosen, self._ask(source, requests), strict=True):
-                drafts[i] = draft
-        made = [len(draft) for draft in drafts]
-        for i, (s, plan, draft) in enumerate(zip(active, plans, drafts, strict=True)):
-            known = next((j for j, token in enumerate(draft.tokens) if token >= self.target.n_vocab), len(draft))
-            drafts[i] = draft = draft.cut(known)
-            if draft.tokens and (s.rule.tolerates_truncation or draft.rows is None) and plan.source != GRAMMAR_SOURCE:
-                drafts[i] = draft.cut(self.controller.shorten(plan, draft))
-        return drafts, made, self._clock() - started
+        Returns:
+            The chunks that the target is to compute, first come first; the tokens that drafters computed, and the
+            seconds that took.
+        """
+        reading: list[tuple[Sequence, Chunk]] = []
+        read, started = 0, self._clock()
+        for s in behind:
+            wanted = s.tokens[:-1]
+            if not s.reading.begun:
+                self._forget(s.slot, self._cache.shared(s.slot, wanted))
+            alike = max((common_prefix(wanted, other.tokens) for other, _ in reading), default=0)
+            if worth_sharing(alike - self._cache.shared(s.slot, wanted)):
+                continue  # it begins like another one, and will take that over
+            chunk = self._behind(s.slot, wanted, self.target.n_batch)
+            if not s.reading.begun:
+                s.reading.begun, s.reading.lacking = True, len(wanted) - len(self._cache.tokens(s.slot))
+            if chunk is not None:
+                reading.append((s, chunk))
+            elif not s.reading.done and room > read:
+                before = self._clock()
+                read += self._open(s, room - read)
+                s.reading.seconds += self._clock() - before
+        return reading, read, self._clock() - started
 
-    def _ask(self, source: str, requests: Many[DraftRequest]) -> list[Draft]:
-        """Drafts from one drafter; empty ones, and no more of it, where it fails."""
+    def _open(self, s: Sequence, most: int) -> int:
+        """The target has read the prompt: have the drafter read it that the controller wants at hand. That is no part
+        of decoding.
+
+        Returns:
+            Tokens computed; 0: the sequence can begin.
+        """
+        if s.reading.source is None:
+            self._cache.mark(s.slot)  # what another answer, or the next turn, may come back to
+            (offers,) = self._offers([s], [1])
+            seat = Seat(self._state(s), offers, len(s.tokens) - 1, s.remaining)
+            s.reading.source = self.controller.opens(seat, s.reading.computed)
+        read = self._catch_up(s.reading.source, s, most)
+        s.reading.done = not read
+        return read
+
+    def _catch_up(self, source: str, s: Sequence, most: int) -> int:
+        """Have a drafter read at most so many of the tokens it lacks; returns how many it read."""
+        drafter = self.drafters.get(source)
+        if drafter is None:
+            return 0
         try:
-            return self.drafters[source].draft(requests)
+            return drafter.read(s.slot, s.tokens[:-1], most)
         except BackendError as error:
             self.give_up(source, error.message)
-            return [no_draft() for _ in requests]
+            return 0
+
+    def _behind(self, slot: int, wanted: list[int], most: int) -> Chunk | None:
+        """`TokenCache.behind`; what cannot be cut back is computed from the start, and nothing is drafted any more."""
+        try:
+            return self._cache.behind(slot, wanted, most)
+        except CacheError as error:
+            self._cannot_cut(slot, error)
+            return self._cache.behind(slot, wanted, most)
+
+    # -- drafting --------------------------------------------------------------------------------------------------
+
+    def _offers(self, ready: Many[Sequence], lags: Many[int]) -> list[dict[str, Offer]]:
+        """What every drafter could give every sequence, by source."""
+        share = self.max_rows // max(1, len(ready))
+        offers: list[dict[str, Offer]] = [{} for _ in ready]
+        for s, lag, found in zip(ready, lags, offers, strict=True):
+            room = min(s.remaining - 1, share - lag) if s.speculate and self.drafters else 0
+            if room <= 0:
+                continue
+            request = self._request(s, room)
+            for source, drafter in list(self.drafters.items()):
+                try:
+                    offer = drafter.offer(request)
+                except BackendError as error:
+                    self.give_up(source, error.message)
+                    continue
+                if offer is None:
+                    continue
+                if offer.certain:  # nobody else need be asked
+                    found.clear()
+                    found[source] = offer
+                    break
+                found[source] = offer
+        return offers
+
+    def _draft(self, ready: Many[Sequence], lags: Many[int], room: int) -> list[_Turn]:
+        """Plan the round and make its drafts."""
+        if not ready:
+            return []
+        offers = self._offers(ready, lags)
+        seats = [
+            Seat(self._state(s), found, len(s.tokens) - 1, s.remaining) for s, found in zip(ready, offers, strict=True)
+        ]
+        turns = []
+        for s, lag, plan in zip(ready, lags, self.controller.plan(seats), strict=True):
+            offer = plan.seat.offers.get(plan.source)
+            draft = offer.draft.cut(plan.limit) if offer and offer.draft else no_draft()
+            turns.append(_Turn(s, lag, plan, draft, 0))
+        drawn = [turn for turn in turns if turn.plan.limit > 0 and not turn.draft]
+        for source in {turn.plan.source for turn in drawn}:
+            self._draw(source, [turn for turn in drawn if turn.plan.source == source], room)
+        for turn in turns:
+            draft = turn.draft
+            turn.drafted = len(draft)
+            known = next((j for j, token in enumerate(draft.tokens) if token >= self.target.n_vocab), len(draft))
+            turn.draft = draft = draft.cut(known)
+            if draft.tokens and (turn.sequence.rule.tolerates_truncation or draft.rows is None):
+                turn.draft = draft.cut(self.controller.shorten(turn.plan, draft))
+        return turns
+
+    def _draw(self, source: str, turns: list[_Turn], room: int) -> None:
+        """Have one drafter draw the drafts that were planned, all sequences together.
+
+        Who lacks more than its share of the first step reads first; if that is more than this step may read, the round
+        is played without a draft.
+        """
+        together = room if len(turns) == 1 else min(room, _READ_TOGETHER)
+        passes: list[list[int]] = []
+        able = []
+        for turn in turns:
+            lag = turn.plan.seat.offers[source].lag
+            read = self._catch_up(source, turn.sequence, room) if lag > together else 0
+            if lag - read <= together:
+                able.append(turn)
+                passes.append([read] if read else [])
+            else:
+                turn.draft = Draft([], None, source, [], [read])
+        requests = [
+            self._request(turn.sequence, turn.plan.limit, partial(self.controller.more, turn.plan), self._guess(turn))
+            for turn in able
+        ]
+        drafter = self.drafters.get(source)
+        try:
+            drafts = drafter.draft(requests) if drafter is not None and requests else [no_draft() for _ in able]
+        except BackendError as error:
+            self.give_up(source, error.message)
+            drafts = [no_draft() for _ in able]
+        for turn, draft, before in zip(able, drafts, passes, strict=True):
+            draft.passes[:0] = before
+            turn.draft = draft
 
     def _request(
-        self, s: Sequence, limit: int, more: Callable[[list[float]], bool], guess: Guess | None = None
+        self,
+        s: Sequence,
+        limit: int,
+        more: Callable[[list[float]], bool] = always,
+        guess: Guess | None = None,
     ) -> DraftRequest:
         noise = s.noise.for_round(len(s.tokens))
         return DraftRequest(s.slot, s.tokens, limit, s.draft_transform, noise, s.rule, more, s.walk, guess)
 
-    def _guess(self, plan: Plan, s: Sequence) -> Guess | None:
-        """What the text drafter expects behind a draft, for the draft model to read along; None where it is silent."""
-        text = self.drafters.get(TEXT_SOURCE)
-        if not isinstance(text, TextDrafter) or TEXT_SOURCE not in plan.seat.offers:
+    def _guess(self, turn: _Turn) -> Guess | None:
+        """What a ready draft expects after a drawn one, for the model to read along; None where nobody has one."""
+        ahead = next((offer.ahead for offer in turn.plan.seat.offers.values() if offer.ahead is not None), None)
+        if ahead is None:
             return None
 
         def guess(drafted: Many[int], rows: int) -> Many[int]:
-            ahead = text.ahead(s.slot, drafted, plan.limit)
-            return ahead.tokens[: self.controller.guess(plan, ahead, rows)]
+            expected = ahead(drafted, turn.plan.limit)
+            return expected.tokens[: self.controller.guess(turn.plan, expected, rows)]
 
         return guess
+
+    def _state(self, s: Sequence) -> object:
+        """What the controller remembers of `s`."""
+        if s.decided_by is not self.controller:
+            s.decided_by, s.state = self.controller, self.controller.enter()
+        return s.state
 
     def _accept(self, s: Sequence, draft: Draft, logits: Logits) -> tuple[int, int, int]:
         """Apply the rule to float32 [1 + γ, n_vocab] logits; returns (accepted, tested, emitted)."""
@@ -310,18 +389,6 @@ class Speculator:
 
     # -- caches ----------------------------------------------------------------------------------------------------
 
-    def _fill(self, s: Sequence, progress: Progress | None = None) -> int:
-        """Bring the target's cache to `tokens[:-1]`; returns how much of it was there."""
-        kept = self._hold(s)
-        self._cache.fill(s.slot, s.tokens[:-1], progress)
-        return kept
-
-    def _hold(self, s: Sequence) -> int:
-        """Bring the target's cache to the longest beginning of `tokens[:-1]` that needs no pass; returns its length."""
-        wanted = s.tokens[:-1]
-        held = self._cache.shared(s.slot, wanted)
-        return self._cut(s.slot, self._cache.adopt(s.slot, wanted, held))
-
     def _trim(self, s: Sequence) -> None:
         """Cut the target's cache to `tokens[:-1]`, or to the mark before; what lacks is read with the next round."""
         try:
@@ -338,9 +405,37 @@ class Speculator:
         try:
             return self._cache.cut(slot, length)
         except CacheError as error:
-            for source in list(self.drafters):
-                self.give_up(source, f"the target's cache cannot be cut back: {error.message}")
-            return self._cache.cut(slot, 0)
+            return self._cannot_cut(slot, error)
+
+    def _cannot_cut(self, slot: int, error: CacheError) -> int:
+        """Nothing can be drafted over a cache that cannot be cut back, and what it holds is not to be believed."""
+        for source in list(self.drafters):
+            self.give_up(source, f"the target's cache cannot be cut back: {error.message}")
+        return self._cache.cut(slot, 0)
+
+    def _wants_states(self) -> bool:
+        """Whether a drafter wants hidden states that the target can give; who cannot have them is given up."""
+        wanting = [source for source, drafter in self.drafters.items() if drafter.needs_states]
+        if not wanting:
+            return False
+        if isinstance(self.target, StatesModel) and self.target.state_width:
+            return True
+        for source in wanting:
+            self.give_up(source, "the target gives no hidden states")
+        return False
+
+    def _tell(self, computed: Many[Sequence], chunks: Many[Chunk], starts: Many[int], states: bool) -> None:
+        """Tell all drafters what the pass computed and the texts kept."""
+        if not self.drafters or not chunks:
+            return
+        rows = self.target.states() if states and isinstance(self.target, StatesModel) else [None] * len(chunks)
+        for s, chunk, start, row in zip(computed, chunks, starts, rows, strict=True):
+            kept = max(0, min(len(chunk.tokens), len(s.tokens) - 1 - start))
+            for source, drafter in list(self.drafters.items()):
+                try:
+                    drafter.seen(s.slot, s.tokens, start, start + kept, None if row is None else row[:kept])
+                except BackendError as error:
+                    self.give_up(source, error.message)
 
     def _forget(self, slot: int, length: int) -> None:
         """Tell all drafters that the history of `slot` is now only its first `length` tokens."""
@@ -356,13 +451,34 @@ class Speculator:
         self.off[source] = reason
 
 
-def _certain(plan: Plan) -> Plan:
-    """A plan in which a draft that a grammar makes certain, where there is one, is what is submitted."""
-    if GRAMMAR_SOURCE in plan.seat.offers:
-        plan.source, plan.limit = GRAMMAR_SOURCE, plan.seat.offers[GRAMMAR_SOURCE].tokens
-        plan.reason = "the grammar leaves one way to go on"
-    return plan
+def _outcome(turn: _Turn, count: tuple[int, int, int], seconds: tuple[float, float, float], sequences: int) -> Outcome:
+    """The record of a turn, appended to its sequence, and what came of its plan."""
+    s, plan, draft = turn.sequence, turn.plan, turn.draft
+    accepted, tested, emitted = count
+    draft_s, verify_s, host_s = seconds
+    record = Round(
+        source=draft.source if turn.drafted else NO_SOURCE,
+        width=turn.lag + len(draft),
+        drafted=turn.drafted,
+        tested=tested,
+        accepted=accepted,
+        emitted=emitted,
+        draft_s=draft_s,
+        verify_s=verify_s,
+        host_s=host_s,
+        reason=plan.reason,
+        sequences=sequences,
+        plain_s=plan.plain_s,
+    )
+    s.rounds.append(record)
+    return Outcome(plan, record, draft, s.tokens[len(s.tokens) - emitted :])
 
 
-def _more(controller: Controller, plan: Plan) -> Callable[[list[float]], bool]:
-    return lambda confidence: controller.more(plan, confidence)
+def _at_most(reading: list[tuple[Sequence, Chunk]], room: int) -> list[tuple[Sequence, Chunk]]:
+    """The chunks cut to `room` tokens in all, first come first."""
+    kept = []
+    for s, chunk in reading:
+        if room > 0:
+            kept.append((s, replace(chunk, tokens=chunk.tokens[:room])))
+            room -= len(chunk.tokens)
+    return kept

@@ -76,22 +76,37 @@ def make_sequence(
 
 
 def play(speculator: Speculator, *sequences: Sequence, rounds: int = 10_000) -> None:
-    """Prefill and play to the end (or so many rounds), with every invariant checked after each round."""
-    for sequence in sequences:
-        speculator.prefill(sequence)
-        check_caches(speculator, sequence)
+    """Read the prompts and play to the end (or so many rounds), with every invariant checked after each step."""
+    read(speculator, *sequences)
     go_on(speculator, *sequences, rounds=rounds)
+
+
+def read(speculator: Speculator, *sequences: Sequence) -> None:
+    """Read the prompts, up to the step before the first round."""
+    for sequence in sequences:
+        while sequence.finish is None and not _up(speculator, sequence):
+            speculator.step([sequence])
+        check_caches(speculator, sequence)
+
+
+def _up(speculator: Speculator, sequence: Sequence) -> bool:
+    """Whether the next step plays a round: the target has read the prompt, and so has the drafter that is to."""
+    if speculator._cache.tokens(sequence.slot) != sequence.tokens[:-1] or not sequence.reading.begun:
+        return False
+    return sequence.reading.done or not speculator._open(sequence, speculator.target.n_batch)
 
 
 def go_on(speculator: Speculator, *sequences: Sequence, rounds: int = 10_000) -> None:
     """Play to the end, or so many rounds."""
     while rounds and any(sequence.finish is None for sequence in sequences):
         before = {id(s): len(s.tokens) for s in sequences}
+        played = {id(s): len(s.rounds) for s in sequences}
         active = [s for s in sequences if s.finish is None]
-        records = speculator.round(sequences)
-        rounds -= 1
-        assert len(records) == len(active)
-        for sequence, record in zip(active, records, strict=True):
+        records = speculator.step(sequences)
+        rounds -= bool(records)
+        ready = [s for s in active if len(s.rounds) > played[id(s)]]
+        assert len(records) == len(ready)
+        for sequence, record in zip(ready, records, strict=True):
             assert sequence.rounds[-1] is record
             again = not speculator.target.memory.free
             check_round(record, len(sequence.tokens) - before[id(sequence)], sequence, again)
