@@ -85,7 +85,9 @@ def record(arguments: argparse.Namespace) -> None:
             prompt_tokens = engine.tokenize(Request(prompt))[0]
             tokens = [*prompt_tokens, *engine.generate(prompt, sampling=own).token_ids]
             start, ends = len(prompt_tokens), engine.vocabulary.end_ids
-            shared = min(reader.n_vocab for reader in readers)
+            vocabulary = engine.loaded.vocabulary_map
+            assert vocabulary is not None and vocabulary.same_ids, "the pair must share its ids"
+            shared = vocabulary.row_length
             chance = np.random.default_rng(KINDS.index(kind))
             transforms = {
                 (temperature, cut): tuple(

@@ -46,7 +46,7 @@ def make_drafters(loaded: Loaded, notices: list[str]) -> tuple[dict[str, Drafter
         loaded.drop_draft(loaded.draft.memory.reason)
     drafters: dict[str, Drafter] = {}
     if loaded.draft is not None:
-        drafters[MODEL_SOURCE] = ModelDrafter(loaded.draft, loaded.draft.options.max_rows)
+        drafters[MODEL_SOURCE] = ModelDrafter(loaded.draft, loaded.draft.options.max_rows, loaded.vocabulary_map)
     if options.draft in ("auto", "text") or options.draft_length == "auto":
         drafters[TEXT_SOURCE] = TextDrafter()  # free until it is used, and the controller uses it only where it pays
     return drafters, "" if drafters else loaded.draft_off or "there is no draft"
@@ -68,8 +68,8 @@ def fill_passes(target: Context, costs: CostProfile) -> None:
         target.width = costs.target.width
 
 
-def draft_transform(sampling: Sampling, shared: int, ends: frozenset[int], prompt_length: int) -> Transform:
-    """The target's transform over the `shared` tokens both models have; what lies beyond them cannot be drafted."""
-    bias = {token: value for token, value in sampling.logit_bias.items() if token < shared}
-    ends = frozenset(token for token in ends if token < shared)
-    return Transform(sampling.for_draft().model_copy(update={"logit_bias": bias}), shared, ends, prompt_length)
+def draft_transform(sampling: Sampling, n_row: int, ends: frozenset[int], prompt_length: int) -> Transform:
+    """The target's transform over the first `n_row` tokens of its vocabulary; those after them cannot be drafted."""
+    bias = {token: value for token, value in sampling.logit_bias.items() if token < n_row}
+    ends = frozenset(token for token in ends if token < n_row)
+    return Transform(sampling.for_draft().model_copy(update={"logit_bias": bias}), n_row, ends, prompt_length)

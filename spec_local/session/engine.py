@@ -190,12 +190,11 @@ class Engine:
         seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         stream = TextStream(self.vocabulary.piece, sampling.stop)
         ends = self.end_ids
-        shared = min([self._target.n_vocab, *([self._loaded.draft.n_vocab] if self._loaded.draft else [])])
         sequence = Sequence(
             slot=slot,
             tokens=tokens,
             transform=Transform(sampling, self._target.n_vocab, ends, len(tokens)),
-            draft_transform=draft_transform(sampling, shared, ends, len(tokens)),
+            draft_transform=draft_transform(sampling, self._loaded.drafted_row, ends, len(tokens)),
             noise=Noise(seed),
             rule=RULES[self.options.acceptance],
             n_ctx=self.n_ctx,
