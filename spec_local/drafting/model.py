@@ -25,7 +25,6 @@ from spec_local.sampling.constraint import Walk
 from spec_local.sampling.row import Row
 
 
-
 @dataclass(slots=True)
 class _Stream:
     """One sequence while its draft is being made."""
@@ -148,7 +147,7 @@ class ModelDrafter(BaseDrafter):
         return None if room <= 0 or any(token >= self.model.n_vocab for token in fresh) else Offer(room, lag=len(fresh))
 
     def read(self, slot: int, tokens: Sequence[int], most: int) -> int:
-        """Compute at most `most` of `tokens`, and of what fits a pass, keeping what this or another slot's cache shares.
+        """Compute at most `most` of `tokens`, as many as fit a pass; what this or another slot holds of them is kept.
 
         Raises:
             Aborted: Stopped on request; what was decoded stays.
