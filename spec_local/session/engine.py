@@ -179,6 +179,7 @@ class Engine:
 
     def prepare(self, request: Request) -> Generation:
         """Check and tokenise a request; nothing is computed yet. Raises as `stream`."""
+        self.loop.require_open()
         tokens, notices = self.tokenize(request)
         if not tokens:
             raise UsageError("The prompt is empty.", "Give a text with --prompt, --file or standard input.")
@@ -307,7 +308,7 @@ class Engine:
         given_up = "; ".join(f"{source}: {reason}" for source, reason in self._speculator.off.items())
         if not generation.request.speculate:
             return "off", "switched off for this request"
-        if not self._speculator.drafters:
+        if not self._speculator.drafters.keys() - {GRAMMAR_SOURCE}:
             return "off", given_up or self._off
         rounds = generation.sequence.rounds
         return "on", (rounds[-1].reason if rounds else "nothing was generated") + (f" ({given_up})" if given_up else "")

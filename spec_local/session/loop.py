@@ -109,7 +109,7 @@ class Loop:
         """
         ticket = Ticket(generation, sink, self)
         with self._work:
-            self._require_open()
+            self.require_open()
             self._waiting.append(ticket)
             self._work.notify()
         return ticket
@@ -131,7 +131,7 @@ class Loop:
         """
         future: Future[T] = Future()
         with self._work:
-            self._require_open()
+            self.require_open()
             self._calls.append((function, future))  # type: ignore[arg-type]
             self._work.notify()
         return future
@@ -139,7 +139,7 @@ class Loop:
     def start(self) -> None:
         """Step in a thread of its own from now on; harmless when done twice."""
         with self._work:
-            self._require_open()
+            self.require_open()
             if self._thread is None:
                 _share_one_heap()
                 self._thread = threading.Thread(target=self._run, name="spec-local loop", daemon=True)
@@ -158,6 +158,15 @@ class Loop:
             self._end_cancelled()
             for _, future in self._calls:
                 future.cancel()
+
+    def require_open(self) -> None:
+        """Refuse if the loop is closed.
+
+        Raises:
+            UsageError: It is.
+        """
+        if self._closed:
+            raise UsageError("This engine is closed.", "Load it again.")
 
     # -- the thread that steps -------------------------------------------------------------------------------------
 
@@ -284,10 +293,6 @@ class Loop:
 
     def _tickets(self) -> list[Ticket]:
         return [*self._running, *self._waiting]
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise UsageError("This engine is closed.", "Load it again.")
 
 
 def _unexpected(error: Exception) -> BackendError:
