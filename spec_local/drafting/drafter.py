@@ -83,6 +83,8 @@ class Offer:
 class Drafter(Protocol):
     """Proposes tokens for many sequences at once."""
 
+    draws: bool
+    """Whether its drafts are drawn by a model, which has to read the prompt first."""
     needs_states: bool
     """Whether `seen` wants the target's hidden states."""
 
@@ -117,8 +119,7 @@ class Drafter(Protocol):
             tokens: The history as it is now. Only ever read.
             start: Position of the first one computed.
             stop: Position after the last one; not below `start`.
-            states: float32 [stop - start, width], their hidden states, if `needs_states` and the target gives them; valid during
-                the call only.
+            states: float32 [stop - start, width], their hidden states, if `needs_states`; valid during the call only.
         """
 
     def forget(self, slot: int, length: int) -> None:
@@ -132,6 +133,7 @@ class Drafter(Protocol):
 class BaseDrafter:
     """Answers what a drafter that keeps nothing per slot has no use for."""
 
+    draws = True
     needs_states = False
 
     def read(self, slot: int, tokens: Sequence[int], most: int) -> int:
@@ -146,6 +148,8 @@ class BaseDrafter:
 
 class ReadyDrafter(BaseDrafter, ABC):
     """One whose drafts cost nothing: it offers the draft itself."""
+
+    draws = False
 
     @abstractmethod
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:

@@ -170,8 +170,7 @@ class ModelDrafter(BaseDrafter):
         return None if room <= 0 else Offer(room, lag=max(1, len(ids) - held))
 
     def read(self, slot: int, tokens: Sequence[int], most: int) -> int:
-        """Compute at most `most` ids of `tokens`, and of what fits a pass, keeping what this or another slot's cache
-        shares.
+        """Compute at most `most` ids of `tokens`, as many as fit a pass; what this or another slot holds of them is kept.
 
         Raises:
             Aborted: Stopped on request; what was decoded stays.

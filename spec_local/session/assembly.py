@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from spec_local.drafting.draft import MODEL_SOURCE, TEXT_SOURCE
+from spec_local.drafting.draft import GRAMMAR_SOURCE, MODEL_SOURCE, TEXT_SOURCE
 from spec_local.drafting.drafter import Drafter
+from spec_local.drafting.grammar import GrammarDrafter
 from spec_local.drafting.model import ModelDrafter
 from spec_local.drafting.text import TextDrafter
 from spec_local.errors import UsageError
@@ -44,12 +45,14 @@ def make_drafters(loaded: Loaded, notices: list[str]) -> tuple[dict[str, Drafter
     if loaded.draft is not None and not loaded.draft.memory.cuttable:
         notices.append(f"The draft model is not used: {loaded.draft.memory.reason}.")
         loaded.drop_draft(loaded.draft.memory.reason)
-    drafters: dict[str, Drafter] = {}
+    drafters: dict[str, Drafter] = {GRAMMAR_SOURCE: GrammarDrafter()}
     if loaded.draft is not None:
         drafters[MODEL_SOURCE] = ModelDrafter(loaded.draft, loaded.draft.options.max_rows, loaded.vocabulary_map)
     if options.draft in ("auto", "text") or options.draft_length == "auto":
         drafters[TEXT_SOURCE] = TextDrafter()  # free until it is used, and the controller uses it only where it pays
-    return drafters, "" if drafters else loaded.draft_off or "there is no draft"
+    if len(drafters) == 1:  # without another one, decoding stays plain
+        return {}, loaded.draft_off or "there is no draft"
+    return drafters, ""
 
 
 def make_controller(loaded: Loaded, sources: Sequence[str], progress: LoadProgress | None) -> Controller:

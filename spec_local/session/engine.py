@@ -8,26 +8,25 @@
             print(piece.text, end="", flush=True)
         print(stream.result.statistics.tokens_per_pass)
 
-An engine is used from one thread at a time; `cancel` alone may come from any.
+An engine may be used from any thread: requests go to its loop (`session.loop`), which alone calls llama.cpp.
 """
 
 from __future__ import annotations
 
 import secrets
-import threading
-import time
-from collections.abc import Iterator, Sequence as Many
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from spec_local.errors import Aborted, BackendError, ContextFullError, UsageError
+from spec_local.drafting.draft import GRAMMAR_SOURCE
+from spec_local.errors import ContextFullError, UsageError
 from spec_local.sampling import RULES, Noise, Sampling, Transform
 from spec_local.session.assembly import draft_transform, make_controller, make_drafters
 from spec_local.session.costs import forget_stale
-from spec_local.session.generation import Generation, Progress, Prompt, Request
+from spec_local.session.generation import Generation, Prompt, Request
 from spec_local.session.loading import Loaded, LoadProgress, load_models
+from spec_local.session.loop import Loop, Sink, Ticket
 from spec_local.session.memory import MemoryPlan
 from spec_local.session.numerics import numerics
 from spec_local.session.options import EngineOptions
@@ -87,14 +86,12 @@ class Engine:
         """Tokens one sequence can hold, prompt and answer together."""
         self.notices = list(loaded.notices)
         """What a person should know about how this engine was loaded."""
-        self._lock = threading.Lock()
         self._structures = Structures(self.vocabulary)
-        self._native = threading.Lock()  # held while llama.cpp may be in use: `close` must not free what it reads
-        self._closed = False
         self._prompts = Prompts(loaded.target.model, options.chat_template)
         if self._prompts.broken is not None:
             self.notices.append(str(self._prompts.broken))
         drafters, self._off = make_drafters(loaded, self.notices)
+        sources = [source for source in drafters if source != GRAMMAR_SOURCE]
         draft = loaded.draft
         self._description: dict[str, Any] = {
             "target": loaded.target_name,
@@ -102,7 +99,7 @@ class Engine:
             "target_description": loaded.target.model.description,
             "draft": loaded.draft_name,
             "draft_path": None if draft is None else str(draft.model.path),
-            "drafters": list(drafters),
+            "drafters": sources,
             "n_ctx": self.n_ctx,
             "pad_width": options.pad_width,
             "caches": {
@@ -112,8 +109,10 @@ class Engine:
             **({"workers": [worker.endpoint for worker in loaded.workers]} if loaded.host is not None else {}),
         }
         self._speculator = Speculator(
-            self._target, drafters, make_controller(loaded, list(drafters), progress), max_rows=options.max_rows
+            self._target, drafters, make_controller(loaded, sources, progress), max_rows=options.max_rows
         )
+        self.loop = Loop(self._speculator, options.parallel, self._abort)
+        """Answers the requests; whoever measures or checks may drive it by its `step` until the first `stream`."""
         self.numerics = numerics(loaded, options.longest_draft if drafters else 0, progress)
         """How far the numbers of wide passes are from those of one-row passes here."""
 
@@ -128,7 +127,7 @@ class Engine:
         raw: bool = False,
         speculate: bool = True,
         structure: Structure | None = None,
-        on_prefill: Progress | None = None,
+        on_prefill: Callable[[int, int], None] | None = None,
     ) -> Stream:
         """Answer `prompt`, piece by piece.
 
@@ -139,16 +138,16 @@ class Engine:
             raw: Use no chat template.
             speculate: False for plain decoding.
             structure: A schema or grammar the answer follows, made by `structured.json_schema` or `structured.gbnf`.
-            on_prefill: Called with (tokens done, tokens to do).
+            on_prefill: Called with (tokens done, tokens to do), in the thread that iterates.
 
         Raises:
             UsageError: The prompt is empty or does not fit the context.
             TemplateError: The chat template refuses the conversation.
         """
-        generation = self.prepare(Request(prompt, sampling or Sampling(), system, raw, speculate, structure))
-        if not self._lock.locked():
-            self._allow()  # here, not when it starts: a cancel that comes in between is meant for this stream
-        return Stream(self, generation, on_prefill)
+        request = Request(prompt, sampling or Sampling(), system, raw, speculate, structure)
+        generation = self.prepare(request)
+        generation.sequence.live = True
+        return Stream(self.loop, generation, self.result, on_prefill)
 
     def generate(
         self,
@@ -169,15 +168,18 @@ class Engine:
         return stream.result
 
     def cancel(self) -> None:
-        """Stop what is running, or the stream made last, within one pass: it ends as "cancelled". From any thread."""
-        for context in self._loaded.contexts:
-            context.abort(True)
+        """Stop everything that was asked for, within one pass: it ends as "cancelled"."""
+        self.loop.cancel()
 
-    # -- steps of a request, for callers that run several at once ----------------------------------------------------
+    # -- parts of a request, for callers that run several at once ----------------------------------------------------
 
-    def prepare(self, request: Request, slot: int = 0) -> Generation:
-        """Check and tokenise a request for a cache slot; nothing is computed yet. Raises as `stream`."""
-        self._require_open()
+    def submit(self, request: Request, sink: Sink) -> Ticket:
+        """Check and tokenise a request, and hand it to the loop; its events go to `sink`. Raises as `stream`."""
+        return self.loop.submit(self.prepare(request), sink)
+
+    def prepare(self, request: Request) -> Generation:
+        """Check and tokenise a request; nothing is computed yet. Raises as `stream`."""
+        self.loop.require_open()
         tokens, notices = self.tokenize(request)
         if not tokens:
             raise UsageError("The prompt is empty.", "Give a text with --prompt, --file or standard input.")
@@ -191,7 +193,7 @@ class Engine:
         stream = TextStream(self.vocabulary.piece, sampling.stop)
         ends = self.end_ids
         sequence = Sequence(
-            slot=slot,
+            slot=-1,
             tokens=tokens,
             transform=Transform(sampling, self._target.n_vocab, ends, len(tokens)),
             draft_transform=draft_transform(sampling, self._loaded.drafted_row, ends, len(tokens)),
@@ -204,35 +206,8 @@ class Engine:
             speculate=request.speculate,
             top_logprobs=sampling.logprobs,
             constraint=None if request.structure is None else self._structures.start(request.structure),
-            pace=self._speculator.controller.enter(),
         )
         return Generation(request, sequence, stream, seed, origins, notices)
-
-    def read_ahead(self, generations: Many[Generation]) -> None:
-        """Bring the prompts of several generations into the target's cache in one pass, as far as they fit one.
-
-        `prefill` does the rest and says what failed.
-        """
-        started = time.perf_counter()
-        with self._native:
-            if not self._closed:
-                self._speculator.read_ahead([generation.sequence for generation in generations])
-        seconds = time.perf_counter() - started
-        read = sum(generation.sequence.read_ahead for generation in generations) or 1
-        for generation in generations:
-            generation.prefill_s += seconds * generation.sequence.read_ahead / read
-
-    def prefill(self, generation: Generation, progress: Progress | None = None) -> None:
-        """Bring the prompt into the target's cache, keeping the prefix the slot already holds. Fails as `step` does."""
-        started = time.perf_counter()
-        with self._computing([generation]):
-            generation.cached_tokens = self._speculator.prefill(generation.sequence, progress)
-        generation.prefill_s += time.perf_counter() - started
-
-    def step(self, generations: Many[Generation]) -> None:
-        """One round for every unfinished generation. One that fails is finished by it: see `sequence.error`."""
-        with self._computing(generations):
-            self._speculator.round([generation.sequence for generation in generations])
 
     def result(self, generation: Generation) -> Result:
         """What a finished generation amounts to."""
@@ -309,60 +284,14 @@ class Engine:
 
     # -- life ------------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def using(self) -> Iterator[None]:
-        """Hold the engine for the steps of some requests, any earlier `cancel` taken back; raises as `hold`."""
-        with self.hold():
-            self._allow()
-            yield
-
-    @contextmanager
-    def hold(self) -> Iterator[None]:
-        """Hold the engine as it is: a second user is refused instead of corrupting the first.
-
-        Raises:
-            UsageError: The engine is in use, or closed.
-        """
-        self._require_open()
-        if not self._lock.acquire(blocking=False):
-            raise UsageError("This engine is answering already.", "Wait for the answer, or cancel it.")
-        try:
-            yield
-        finally:
-            self._lock.release()
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise UsageError("This engine is closed.", "Load it again.")
-
-    def _allow(self) -> None:
-        """Take back an earlier `cancel`."""
-        if not self._closed:
-            for context in self._loaded.contexts:
-                context.abort(False)
-
-    @contextmanager
-    def _computing(self, generations: Many[Generation]) -> Iterator[None]:
-        """Turn what stops a pass into the finish of the generations in it, and keep `close` away meanwhile."""
-        sequences = [generation.sequence for generation in generations]
-        try:
-            with self._native:
-                if self._closed:
-                    raise Aborted("The engine was closed.")
-                yield
-        except Aborted:
-            for sequence in sequences:
-                sequence.cancel()
-        except BackendError as error:
-            for sequence in sequences:
-                sequence.fail(error)
+    def _abort(self, stop: bool) -> None:
+        for context in self._loaded.contexts:
+            context.abort(stop)
 
     def close(self) -> None:
         """Free all memory, after stopping a pass that runs in another thread; harmless when done twice."""
-        self._closed = True
-        self.cancel()
-        with self._native:
-            self._loaded.close()
+        self.loop.close()
+        self._loaded.close()
         if isinstance(controller := self._speculator.controller, AdaptiveController):
             forget_stale(controller.costs)
 
@@ -378,7 +307,7 @@ class Engine:
         given_up = "; ".join(f"{source}: {reason}" for source, reason in self._speculator.off.items())
         if not generation.request.speculate:
             return "off", "switched off for this request"
-        if not self._speculator.drafters:
+        if not self._speculator.drafters.keys() - {GRAMMAR_SOURCE}:
             return "off", given_up or self._off
         rounds = generation.sequence.rounds
         return "on", (rounds[-1].reason if rounds else "nothing was generated") + (f" ({given_up})" if given_up else "")

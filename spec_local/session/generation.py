@@ -1,9 +1,9 @@
-"""One request on its way: prompt, sequence, text, and the times it took."""
+"""One request on its way: prompt, sequence, text, the times it took, and the events it gives off."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence as Many
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
 from spec_local.sampling.params import Sampling
@@ -35,7 +35,7 @@ class Request:
 
 @dataclass(slots=True, eq=False)
 class Generation:
-    """A request in one cache slot. Made by `Engine.prepare`, moved by `Engine.prefill` and `Engine.step`."""
+    """A request with its sequence and text. Made by `Engine.prepare`, moved by the loop."""
 
     request: Request
     sequence: Sequence
@@ -43,8 +43,6 @@ class Generation:
     seed: int
     sampling_origins: dict[str, str]
     notices: list[str] = field(default_factory=list)
-    cached_tokens: int = 0
-    prefill_s: float = 0.0
     ttft_s: float | None = None
     started: float = field(default_factory=time.perf_counter)
     _taken: int = 0
@@ -55,8 +53,19 @@ class Generation:
         """Nothing more will be emitted."""
         return self.sequence.finish is not None
 
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that the target did not have to compute."""
+        reading = self.sequence.reading
+        return self.sequence.prompt_length - 1 - max(reading.computed, reading.lacking) if reading.begun else 0
+
+    @property
+    def prefill_s(self) -> float:
+        """Seconds of bringing the prompt into the caches: its share of the passes that read it."""
+        return self.sequence.reading.seconds
+
     def piece(self) -> Piece:
-        """What the round just played added."""
+        """What the last pass added."""
         tokens = self.sequence.emitted[self._taken :]
         self._taken += len(tokens)
         if tokens and self.ttft_s is None:
@@ -67,5 +76,21 @@ class Generation:
         return Piece(self.stream.take(), tuple(tokens), rounds[-1] if rounds and tokens else None)
 
 
-Progress = Callable[[int, int], None]
-"""Called with (tokens done, tokens to do) during prefill."""
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A part of the prompt was read."""
+
+    done: int
+    """Tokens computed so far."""
+    total: int
+    """Tokens to compute; what the cache held is no part of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last event of a request; `generation.sequence.finish` says how it ended."""
+
+    generation: Generation
+
+
+Event = Progress | Piece | Finished

@@ -1,29 +1,46 @@
-"""`Stream`: one answer on its way, as an iterator of pieces."""
+"""`Stream`: one answer on its way, as an iterator over the events of its ticket."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING
+import queue
+import weakref
+from collections.abc import Callable, Iterator
 
-from spec_local.session.generation import Generation, Progress
+from spec_local.session.generation import Event, Finished, Generation, Progress
+from spec_local.session.loop import Loop
 from spec_local.session.result import Piece, Result
 
-if TYPE_CHECKING:
-    from spec_local.session.engine import Engine
 
+class Stream(Iterator[Piece]):
+    """An answer on its way: iterate for pieces, then read `result`. Closing or dropping it cancels the rest.
 
-class Stream:
-    """An answer on its way: iterate for pieces, then read `result`. Closing it early cancels the rest."""
+    Args:
+        loop: Answers it, in its own thread.
+        generation: The request.
+        result: Makes the result of the finished generation.
+        on_prefill: Called with (tokens read, tokens to read) of the prompt, in the thread that iterates.
+    """
 
-    def __init__(self, engine: Engine, generation: Generation, on_prefill: Progress | None) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        loop: Loop,
+        generation: Generation,
+        result: Callable[[Generation], Result],
+        on_prefill: Callable[[int, int], None] | None = None,
+    ) -> None:
         self._generation = generation
-        self._pieces = _play(engine, generation, on_prefill)
+        self._result = result
+        self._on_prefill = on_prefill
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._ended = False
+        self._ticket = loop.submit(generation, self._events.put)
+        weakref.finalize(self, self._ticket.cancel).atexit = False
+        loop.start()
 
     @property
     def result(self) -> Result:
         """The finished answer; after the last piece, or after `close`."""
-        return self._engine.result(self._generation)
+        return self._result(self._generation)
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -31,24 +48,26 @@ class Stream:
         return tuple(self._generation.notices)
 
     def close(self) -> None:
-        """Stop here. What was written stays; `result` then says "cancelled"."""
-        self._pieces.close()
-        self._generation.sequence.cancel()
-        self._generation.stream.finish()
+        """Stop here. What was written stays; `result` then says "cancelled", unless the answer had ended."""
+        self._ticket.cancel()
+        while not self._ended:
+            self._ended = isinstance(self._events.get(), Finished)
 
-    def __iter__(self) -> Iterator[Piece]:
-        return self._pieces
+    def __next__(self) -> Piece:
+        """The next piece, as soon as it is there.
 
-
-def _play(engine: Engine, generation: Generation, on_prefill: Progress | None) -> Generator[Piece, None, None]:
-    """The pieces of a stream. It knows nothing of the `Stream`, so a stream that is dropped lets go of the engine."""
-    with engine.hold():
-        if not generation.finished:
-            engine.prefill(generation, on_prefill)
-        while not generation.finished:
-            engine.step([generation])
-            piece = generation.piece()
-            if piece.text or piece.tokens:
-                yield piece
-        if generation.sequence.error is not None:
-            raise generation.sequence.error
+        Raises:
+            BackendError: The answer could not be finished; what was written was handed out.
+        """
+        while not self._ended:
+            match self._events.get():
+                case Piece() as piece:
+                    return piece
+                case Progress(done, total):
+                    if self._on_prefill is not None:
+                        self._on_prefill(done, total)
+                case Finished():
+                    self._ended = True
+                    if self._generation.sequence.error is not None:
+                        raise self._generation.sequence.error
+        raise StopIteration

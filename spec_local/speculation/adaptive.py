@@ -19,6 +19,7 @@ from itertools import zip_longest
 from typing import Any
 
 from spec_local.drafting.draft import MODEL_SOURCE, NO_SOURCE, TEXT_SOURCE, Draft
+from spec_local.drafting.drafter import Offer
 from spec_local.speculation import prices
 from spec_local.speculation.acceptance_model import (
     MODEL_DRAWN,
@@ -29,7 +30,6 @@ from spec_local.speculation.acceptance_model import (
     Bins,
     shifted,
 )
-from spec_local.drafting.drafter import Offer
 from spec_local.speculation.controller import Outcome, Plan as RoundPlan, Seat, certain_plan
 from spec_local.speculation.cost import BreakEven, CostProfile
 from spec_local.speculation.prices import Plan

@@ -1,6 +1,6 @@
 """The round: draft → verify → accept → trim, for many sequences at once, and the reading of prompts beside it.
 
-    read      what a sequence lacks            a prompt is a sequence that is far behind: it is brought nearer, in chunks
+    read      what a sequence lacks            a prompt is a sequence that is far behind: chunk by chunk it catches up
     draft     the drafters race ahead          x_1 .. x_γ after the last emitted token
     verify    ONE target pass over all         [last, x_1 .. x_γ] of every sequence, and the chunks that are read
     accept    the rule walks the target rows   keeps a prefix of the draft, adds one token of the target's own
@@ -27,6 +27,7 @@ from spec_local.speculation.controller import Controller, Outcome, Plan, Seat
 from spec_local.speculation.pacing import Pacing
 from spec_local.speculation.round import Round
 from spec_local.speculation.sequence import Sequence
+
 
 @dataclass(slots=True)
 class _Turn:
@@ -93,6 +94,10 @@ class Speculator:
         """Tokens at the start of `tokens` that the target's cache of `slot` holds."""
         return self._cache.shared(slot, tokens)
 
+    def held(self, slot: int) -> int:
+        """Tokens that the target's cache of `slot` holds."""
+        return len(self._cache.tokens(slot))
+
     def release(self, slot: int) -> None:
         """Forget everything about a slot."""
         self._forget(slot, 0)
@@ -124,10 +129,11 @@ class Speculator:
         lags = {id(s): self._lag(s, share) for s in active}
         room = self._pacing.room() if any(s.live and lags[id(s)] for s in active) else self.target.n_batch
         behind = [s for s in active if not lags[id(s)]]
-        reading, drafters_read, drafters_s = self._read(behind, room)
+        reading, drafters_read, drafters_s = self._read(behind, room) if behind else ([], 0, 0.0)
         for s in behind:
             lags[id(s)] = self._lag(s, share)
         ready = [s for s in active if lags[id(s)]]
+        reading = [(s, chunk) for s, chunk in reading if not lags[id(s)]]
 
         # Draft. Ready drafts cost nothing, so they are made first and offered; a model runs only where it was chosen.
         before_draft = self._clock()
@@ -186,8 +192,7 @@ class Speculator:
         held = len(self._cache.tokens(s.slot))
         lag = len(s.tokens) - held
         if self._cache.holds(s.slot, held) and (
-            lag == 1
-            or (1 < lag <= min(_MOST_READ_AGAIN, share) and self._cache.shared(s.slot, s.tokens) == held)
+            lag == 1 or (1 < lag <= min(_MOST_READ_AGAIN, share) and self._cache.shared(s.slot, s.tokens) == held)
         ):
             return lag
         return 0
@@ -205,14 +210,15 @@ class Speculator:
             wanted = s.tokens[:-1]
             if not s.reading.begun:
                 self._forget(s.slot, self._cache.shared(s.slot, wanted))
-            alike = max((common_prefix(wanted, other.tokens) for other, _ in reading), default=0)
-            if worth_sharing(alike - self._cache.shared(s.slot, wanted)):
-                continue  # it begins like another one, and will take that over
+                s.reading.begun = True
             chunk = self._behind(s.slot, wanted, self.target.n_batch)
-            if not s.reading.begun:
-                s.reading.begun, s.reading.lacking = True, len(wanted) - len(self._cache.tokens(s.slot))
+            held = self.held(s.slot)
+            if not s.reading.computed:
+                s.reading.lacking = len(wanted) - held
             if chunk is not None:
-                reading.append((s, chunk))
+                alike = max((common_prefix(wanted, other.tokens) for other, _ in reading), default=0)
+                if not worth_sharing(alike - held):  # else it begins like another one, and will take that over
+                    reading.append((s, chunk))
             elif not s.reading.done and room > read:
                 before = self._clock()
                 read += self._open(s, room - read)
@@ -228,6 +234,9 @@ class Speculator:
         """
         if s.reading.source is None:
             self._cache.mark(s.slot)  # what another answer, or the next turn, may come back to
+            if not any(drafter.draws for drafter in self.drafters.values()):
+                s.reading.done = True
+                return 0
             (offers,) = self._offers([s], [1])
             seat = Seat(self._state(s), offers, len(s.tokens) - 1, s.remaining)
             s.reading.source = self.controller.opens(seat, s.reading.computed)
@@ -321,7 +330,9 @@ class Speculator:
             else:
                 turn.draft = Draft([], None, source, [], [read])
         requests = [
-            self._request(turn.sequence, turn.plan.limit, partial(self.controller.more, turn.plan), self._guess(turn))
+            self._request(
+                turn.sequence, turn.plan.limit, partial(self.controller.more, turn.plan), self._guess(turn.plan)
+            )
             for turn in able
         ]
         drafter = self.drafters.get(source)
@@ -344,15 +355,15 @@ class Speculator:
         noise = s.noise.for_round(len(s.tokens))
         return DraftRequest(s.slot, s.tokens, limit, s.draft_transform, noise, s.rule, more, s.walk, guess)
 
-    def _guess(self, turn: _Turn) -> Guess | None:
+    def _guess(self, plan: Plan) -> Guess | None:
         """What a ready draft expects after a drawn one, for the model to read along; None where nobody has one."""
-        ahead = next((offer.ahead for offer in turn.plan.seat.offers.values() if offer.ahead is not None), None)
+        ahead = next((offer.ahead for offer in plan.seat.offers.values() if offer.ahead is not None), None)
         if ahead is None:
             return None
 
         def guess(drafted: Many[int], rows: int) -> Many[int]:
-            expected = ahead(drafted, turn.plan.limit)
-            return expected.tokens[: self.controller.guess(turn.plan, expected, rows)]
+            expected = ahead(drafted, plan.limit)
+            return expected.tokens[: self.controller.guess(plan, expected, rows)]
 
         return guess
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from toy_model import Table
-from toy_runs import DRAFT, VOCABULARY, WARM, draft_model, make_sequence, speculator
+from toy_runs import DRAFT, VOCABULARY, WARM, draft_model, make_sequence, read, speculator
 
 from spec_local.drafting.model import ModelDrafter
 
@@ -19,8 +19,8 @@ def test_a_foreign_token_stops_the_draft_until_it_is_cut_off(foreign: list[int])
 
     def first_round(*history: int) -> str:
         sequence = make_sequence(WARM, seed=3, prompt=history, draft_vocab=SMALL.n_vocab)
-        engine.prefill(sequence)
-        engine.round([sequence])
+        read(engine, sequence)
+        engine.step([sequence])
         return sequence.rounds[-1].source
 
     assert first_round(*prompt) == "model"

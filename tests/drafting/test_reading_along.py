@@ -149,7 +149,7 @@ def test_through_the_round_text_and_records_are_the_same(settings: dict[str, obj
 def test_plans_without_a_text_draft_read_nothing_along() -> None:
     engine = speculator({"model": ModelDrafter(draft_model()), "text": TextDrafter()}, 4)
     plan = Plan("model", 4, "", Seat(engine.controller.enter(), {}, 8))
-    assert engine._guess(plan, make_sequence()) is None
+    assert engine._guess(plan) is None
 
 
 def test_how_many_tokens_are_worth_reading() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_engines import PROMPT, Load, drawn
+from tiny_engines import PROMPT, Load, drawn, together
 from tiny_gguf import END_OF_TURN, N_VOCAB
 
 from spec_local.errors import BackendError, UsageError
@@ -162,19 +162,32 @@ def test_closing_a_stream_early_keeps_the_text(open_engine: Load) -> None:
     assert engine.generate(PROMPT, sampling=drawn()).token_ids == expected.token_ids
 
 
-def test_a_second_stream_is_refused_not_mixed_in(open_engine: Load) -> None:
-    engine = open_engine()
-    expected = engine.generate(PROMPT, sampling=drawn()).token_ids
-    stream = engine.stream(PROMPT, sampling=drawn())
-    iterator = iter(stream)
-    next(iterator)
-    with pytest.raises(UsageError, match="answering already"):
-        next(iter(engine.stream("x")))
-    with pytest.raises(UsageError, match="answering already"):
-        engine.generate("x")
-    for _ in iterator:
-        pass
-    assert stream.result.token_ids == expected
+def test_a_second_stream_waits_for_a_slot_and_neither_changes_the_other(open_engine: Load) -> None:
+    for parallel in (1, 2):
+        engine = open_engine(parallel=parallel)
+        expected = engine.generate(PROMPT, sampling=drawn()).token_ids
+        other = engine.generate("x", sampling=drawn()).token_ids
+        first, second = engine.stream(PROMPT, sampling=drawn()), engine.stream("x", sampling=drawn())
+        next(first)
+        assert [t for piece in second for t in piece.tokens] == list(other)
+        for _ in first:
+            pass
+        assert (first.result.token_ids, second.result.token_ids) == (expected, other)
+
+
+def test_of_two_streams_in_two_threads_one_is_cancelled_alone(open_engine: Load) -> None:
+    engine = open_engine(parallel=2)
+    expected = engine.generate(PROMPT, sampling=drawn(max_tokens=120))
+    victim = engine.stream("another abcd on an inn", sampling=drawn(max_tokens=150, seed=9))
+    survivor = engine.stream(PROMPT, sampling=drawn(max_tokens=120))
+    thread = threading.Thread(target=lambda: list(survivor))
+    thread.start()
+    next(victim)
+    victim.close()
+    thread.join()
+    assert victim.result.finish_reason == "cancelled"
+    assert 0 < len(victim.result.token_ids) < 150
+    assert (survivor.result.text, survivor.result.finish_reason) == (expected.text, expected.finish_reason)
 
 
 def test_a_stream_that_is_dropped_lets_go_of_the_engine(open_engine: Load) -> None:
@@ -191,19 +204,14 @@ def test_many_threads_never_decode_together(open_engine: Load) -> None:
     outcomes: list[object] = []
 
     def ask() -> None:
-        for _ in range(5):
-            try:
-                outcomes.append(engine.generate(PROMPT, sampling=drawn()).token_ids)
-            except UsageError as error:
-                outcomes.append(error.message)
+        outcomes.extend(engine.generate(PROMPT, sampling=drawn()).token_ids for _ in range(5))
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert set(outcomes) <= {expected, "This engine is answering already."}
-    assert expected in outcomes
+    assert outcomes == [expected] * 20
 
 
 def test_closed_while_it_answers_in_another_thread(open_engine: Load) -> None:
@@ -335,14 +343,7 @@ def test_several_at_once_get_what_each_gets_alone(open_engine: Load) -> None:
     engine = open_engine(parallel=3, draft_length=4, pad_width=24)
     prompts = [PROMPT, "x", "the abcd"]
     alone = [engine.generate(prompt, sampling=drawn(seed=i)).token_ids for i, prompt in enumerate(prompts)]
-    with engine.using():
-        generations = [
-            engine.prepare(Request(prompt, sampling=drawn(seed=i)), slot=i) for i, prompt in enumerate(prompts)
-        ]
-        for generation in generations:
-            engine.prefill(generation)
-        while not all(generation.finished for generation in generations):
-            engine.step(generations)
+    generations = together(engine, *(Request(prompt, drawn(seed=i)) for i, prompt in enumerate(prompts)))
     assert [engine.result(generation).token_ids for generation in generations] == alone
 
 
@@ -361,17 +362,9 @@ def test_prompts_are_read_together(open_engine: Load, monkeypatch: pytest.Monkey
         for slot in range(3):
             engine.speculator.release(slot)
         monkeypatch.setattr(Context, "decode", watched)
-        with engine.using():
-            generations = [
-                engine.prepare(Request(prompt, sampling=drawn(seed=i)), slot=i) for i, prompt in enumerate(prompts)
-            ]
-            passes.clear()
-            engine.read_ahead(generations)
-            assert passes == [[len(g.sequence.tokens) - 1 for g in generations]]
-            for generation in generations:
-                engine.prefill(generation)
-                assert (generation.cached_tokens, generation.prefill_s > 0) == (0, True)
-            while not all(generation.finished for generation in generations):
-                engine.step(generations)
+        passes.clear()
+        generations = together(engine, *(Request(prompt, drawn(seed=i)) for i, prompt in enumerate(prompts)))
         monkeypatch.undo()
+        assert passes[0] == [g.sequence.prompt_length - 1 for g in generations]
+        assert all((g.cached_tokens, g.prefill_s > 0) == (0, True) for g in generations)
         assert [engine.result(generation).token_ids for generation in generations] == alone

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_engines import PROMPT, Load, drawn
+from tiny_engines import PROMPT, Load, drawn, together
 from tiny_gguf import write_convolutional, write_experts, write_hybrid, write_recurrent, write_windowed
 
 from spec_local.errors import UsageError
@@ -118,12 +118,7 @@ def test_several_at_once_over_running_states(open_engine: Load) -> None:
     for kind in ("hybrid", "snapshots"):
         engine, plain = open_engine(kind, "model", parallel=3), open_engine(kind, "none")
         requests = [Request(PROMPT + "e" * i, drawn(seed=i, max_tokens=20 + 5 * i)) for i in range(3)]
-        generations = [engine.prepare(request, slot) for slot, request in enumerate(requests)]
-        with engine.using():
-            for generation in generations:
-                engine.prefill(generation)
-            while not all(g.finished for g in generations):
-                engine.step(generations)
+        generations = together(engine, *requests)
         for request, generation in zip(requests, generations, strict=True):
             assert (
                 engine.result(generation).token_ids
@@ -186,8 +181,9 @@ def test_what_a_rejection_costs_reaches_the_controller(open_engine: Load) -> Non
 def test_a_rollback_that_costs_more_than_drafts_earn_ends_them() -> None:
     """The controller drafts where a rejection is free and does not where it takes longer than plain decoding."""
     from spec_local.drafting.draft import Draft
+    from spec_local.drafting.drafter import Offer
     from spec_local.speculation.adaptive import AdaptiveController
-    from spec_local.speculation.controller import Offer, Seat
+    from spec_local.speculation.controller import Seat
     from spec_local.speculation.cost import CostProfile, Curve
 
     plans = []

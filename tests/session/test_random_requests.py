@@ -14,7 +14,8 @@ import pytest
 
 from spec_local.sampling import Sampling
 from spec_local.session.engine import Engine, load
-from spec_local.session.generation import Generation, Request
+from spec_local.session.generation import Request
+from spec_local.session.loop import Ticket
 from spec_local.session.options import EngineOptions
 from spec_local.speculation.controller import FixedController
 
@@ -60,22 +61,20 @@ def test_everybody_gets_what_plain_decoding_gives(engines: tuple[Engine, Engine]
     texts, ends = ["the abcd on an inn"], set()
     for _ in range(15):
         engine.speculator.controller = FixedController(chance.choice(SOURCES), chance.randint(0, 7))
-        running: list[Generation] = []
-        with engine.using():
-            for slot in chance.sample(range(SLOTS), chance.randint(1, SLOTS)):
-                prompt = chance.choice(texts)[: chance.randint(0, 90)] + "".join(chance.choices(WORDS, k=3))
-                raw, speculate = chance.random() < 0.7, chance.random() < 0.9
-                request = Request(prompt, _sampling(chance), raw=raw, speculate=speculate)
-                running.append(engine.prepare(request, slot))
-                if chance.random() < 0.05:
-                    engine.cancel()
-                engine.prefill(running[-1])
-            while not all(generation.finished for generation in running):
-                if chance.random() < 0.01:
-                    engine.cancel()
-                if chance.random() < 0.01:
-                    running[0].sequence.cancel()
-                engine.step(running)
+        tickets: list[Ticket] = []
+        for _ in range(chance.randint(1, SLOTS + 2)):
+            prompt = chance.choice(texts)[: chance.randint(0, 90)] + "".join(chance.choices(WORDS, k=3))
+            raw, speculate = chance.random() < 0.7, chance.random() < 0.9
+            request = Request(prompt, _sampling(chance), raw=raw, speculate=speculate)
+            tickets.append(engine.submit(request, lambda _event: None))
+            tickets[-1].generation.sequence.live = chance.random() < 0.5
+        while engine.loop.step():
+            if chance.random() < 0.01:
+                engine.cancel()
+            if chance.random() < 0.01:
+                tickets[0].cancel()
+        running = [ticket.generation for ticket in tickets]
+        last = {generation.sequence.slot: generation for generation in running}
         for generation in running:
             request, result = generation.request, engine.result(generation)
             texts = [*texts, request.prompt + result.text][-20:]  # type: ignore[operator]
@@ -86,7 +85,7 @@ def test_everybody_gets_what_plain_decoding_gives(engines: tuple[Engine, Engine]
             if result.finish_reason != "cancelled":
                 assert (result.token_ids, result.text) == (expected.token_ids, expected.text)
                 assert (result.finish_reason, result.limit) == (expected.finish_reason, expected.limit)
-            if result.token_ids:
+            if result.token_ids and last[generation.sequence.slot] is generation:
                 held = engine.loaded.target.length(generation.sequence.slot)
                 assert held == result.prompt_tokens + len(result.token_ids) - 1
     assert ends == {"stop", "length", "cancelled"}

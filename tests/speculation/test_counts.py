@@ -14,6 +14,7 @@ from toy_runs import (
     model_drafter,
     plain,
     play,
+    read,
     speculator,
     target_model,
 )
@@ -101,6 +102,7 @@ def test_times_of_a_round_add_up() -> None:
     ticks = iter(range(100_000))
     sequence = make_sequence(GREEDY, max_tokens=20)
     engine = speculator({"text": right_for(TEXT, VOCABULARY, 2, 3)}, 3)
+    read(engine, sequence)
     engine._clock = lambda: float(next(ticks))
     play(engine, sequence)
     assert all(r.verify_s == 1.0 and r.draft_s > 0 and r.host_s > 0 for r in sequence.rounds)

@@ -16,6 +16,7 @@ import pytest
 from scipy import stats
 from toy_drafters import FunctionDrafter
 from toy_model import Table, ToyModel
+from toy_runs import read
 
 from spec_local.drafting.draft import Draft
 from spec_local.drafting.drafter import Drafter
@@ -84,9 +85,9 @@ def _texts(rule: AcceptanceRule, drafters: Mapping[str, Drafter], answers: int =
             for slot in range(SLOTS)
         ]
         for sequence in sequences:
-            engine.prefill(sequence)
+            read(engine, sequence)
         while any(sequence.finish is None for sequence in sequences):
-            engine.round(sequences)
+            engine.step(sequences)
         texts.update(tuple(sequence.emitted) for sequence in sequences)
     return texts
 

@@ -155,7 +155,7 @@ def test_cancelling_between_rounds_keeps_what_is_there() -> None:
     play(engine, sequence, rounds=3)
     sequence.cancel()
     length = len(sequence.tokens)
-    assert engine.round([sequence]) == []
+    assert engine.step([sequence]) == []
     assert (sequence.finish, len(sequence.tokens)) == ("cancelled", length)
     again = make_sequence(WARM, seed=21)
     play(engine, again)

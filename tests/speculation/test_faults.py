@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
@@ -18,6 +18,7 @@ from toy_runs import (
     model_drafter,
     plain,
     play,
+    read,
     speculator,
     target_model,
     text_drafter,
@@ -62,7 +63,7 @@ def test_a_target_pass_that_fails_at_every_call(error: type[Exception], loses_ca
             target.fail_at(call, error=error)
             target.loses_cache = loses_cache
             engine, sequence = speculator(drafters(), 3, target=target), _make()
-            failed = _insist(partial(engine.prefill, sequence), error)
+            failed = _insist(partial(read, engine, sequence), error)
             while sequence.finish is None:
                 before = list(sequence.tokens), len(sequence.rounds)
                 try:
@@ -85,7 +86,7 @@ def test_a_draft_pass_that_is_stopped_at_every_call() -> None:
         draft.abort_at(call)
         engine, sequence = speculator({"model": ModelDrafter(draft)}, 3), _make()
         try:
-            engine.prefill(sequence)
+            read(engine, sequence)
         except Aborted:
             check_caches(engine, sequence)
         while sequence.finish is None:
@@ -135,7 +136,7 @@ def test_a_target_cache_that_cannot_be_cut_ends_speculation_not_the_text(mode: s
         assert sequence.rounds[-1].source == "none"
         # The next request of the slot shares a prefix that cannot be kept: it is read again, and right.
         again = make_sequence(GREEDY, max_tokens=30)
-        assert engine.prefill(again) == 0
+        assert read(engine, again) == 0
         go_on(engine, again)
         assert again.tokens == sequence.tokens[: len(again.tokens)]
 
@@ -144,20 +145,20 @@ def test_a_target_cache_that_cannot_even_be_emptied_is_an_error_not_a_wrong_text
     target = target_model()
     target.trim_mode = "never"
     engine, sequence = speculator({"text": perfect(EXPECTED)}, 4, target=target), _make(ends=[EXPECTED[20]])
-    engine.prefill(sequence)
+    read(engine, sequence)
     while sequence.finish is None:
-        engine.round([sequence])
+        engine.step([sequence])
     assert sequence.tokens == EXPECTED[:21]  # the end came inside a block; the text is right, the cache is not
     assert sequence.finish == "stop"
     with pytest.raises(CacheError):
-        engine.prefill(_make())
+        read(engine, _make())
 
     target = target_model()
     target.trim_mode = "never"
     engine, sequence = speculator(model_drafter(), 4, target=target), _make()
-    engine.prefill(sequence)
+    read(engine, sequence)
     while sequence.finish is None:
-        engine.round([sequence])
+        engine.step([sequence])
     assert sequence.finish == "error"
     assert isinstance(sequence.error, CacheError)
     assert sequence.tokens == EXPECTED[: len(sequence.tokens)]
@@ -194,7 +195,7 @@ def test_a_callback_that_raises_leaves_a_sequence_that_can_go_on() -> None:
         return False
 
     engine, sequence = speculator(model_drafter(), 4), _make(on_token=on_token)
-    engine.prefill(sequence)
+    read(engine, sequence)
     with pytest.raises(KeyboardInterrupt):
         go_on(engine, sequence)
     go_on(engine, sequence)
@@ -227,7 +228,7 @@ def test_an_interrupt_between_a_pass_and_its_booking() -> None:
             while sequence.finish is None:
                 try:
                     if not struck and not sequence.rounds:
-                        engine.prefill(sequence)
+                        read(engine, sequence)
                     go_on(engine, sequence)
                 except KeyboardInterrupt:
                     struck += 1
@@ -244,7 +245,7 @@ def test_caches_that_somebody_else_emptied_or_cut_are_read_again() -> None:
         for model in (target, draft):
             model.trim(0, left)
         sequence = _make()
-        assert engine.prefill(sequence) == left
+        assert read(engine, sequence) == left
         go_on(engine, sequence, rounds=3)
         for model in (target, draft):
             model.trim(0, left)
@@ -257,21 +258,27 @@ def test_progress_is_told_and_a_stopped_prefill_is_not_begun_anew() -> None:
     target = target_model(n_batch=4)
     target.abort_at(2)
     engine = speculator(model_drafter(), 3, target=target)
-    told: list[tuple[int, int]] = []
-    sequence = _make()
+
+    def told(sequence: Sequence) -> Iterator[tuple[int, int]]:
+        while sequence.reading.computed < sequence.reading.lacking or not sequence.reading.begun:
+            engine.step([sequence])
+            yield sequence.reading.computed, sequence.reading.lacking
+
+    stopped = told(_make())
+    assert [next(stopped), next(stopped)] == [(4, 11), (8, 11)]
     with pytest.raises(Aborted):
-        engine.prefill(sequence, lambda done, todo: told.append((done, todo)))
-    assert told == [(4, 11), (8, 11)]
-    assert engine.prefill(sequence, lambda done, todo: told.append((done, todo))) == 8
-    assert told[2:] == [(3, 3)]
+        next(stopped)
+    sequence = _make()
+    assert list(told(sequence)) == [(3, 3)]
+    assert read(engine, sequence) == 8
     go_on(engine, sequence)
     assert sequence.tokens == EXPECTED
 
 
 def test_a_finished_or_empty_round_does_nothing() -> None:
     engine = Speculator(target_model(), {}, speculator({}).controller)
-    assert engine.round([]) == []
+    assert engine.step([]) == []
     done = _make(max_tokens=0)
-    engine.prefill(done)
-    assert engine.round([done]) == []
+    read(engine, done)
+    assert engine.step([done]) == []
     assert done.tokens == PROMPT

@@ -23,6 +23,7 @@ from toy_runs import (
     model_drafter,
     plain,
     play,
+    read,
     speculator,
     target_model,
     text_drafter,
@@ -81,10 +82,10 @@ def test_one_target_pass_a_round_and_one_draft_pass_a_step() -> None:
     target, draft = target_model(slots=len(CASES)), draft_model(slots=len(CASES), n_batch=256)
     engine = speculator({"model": ModelDrafter(draft)}, 4, target=target, max_rows=64)
     for sequence in sequences:
-        engine.prefill(sequence)
+        read(engine, sequence)
     while active := [s for s in sequences if s.finish is None]:
         before = len(target.calls), len(draft.calls)
-        records = engine.round(sequences)
+        records = engine.step(sequences)
         assert len(target.calls) == before[0] + 1
         assert len(draft.calls) - before[1] == max(r.drafted for r in records)
         assert [chunk.seq for chunk in target.calls[-1]] == [s.slot for s in active]
@@ -119,7 +120,7 @@ def test_sequences_come_and_go_while_others_run() -> None:
             if slot not in running and waiting:
                 number, (settings, options) = waiting.pop(0)
                 running[slot] = number, make_sequence(settings, slot=slot, **options)
-                engine.prefill(running[slot][1])
+                read(engine, running[slot][1])
         go_on(engine, *(sequence for _, sequence in running.values()), rounds=1)
         for slot, (number, sequence) in list(running.items()):
             if sequence.finish:

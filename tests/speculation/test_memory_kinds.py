@@ -17,6 +17,7 @@ from toy_runs import (
     model_drafter,
     plain,
     play,
+    read,
     speculator,
     target_model,
     text_drafter,
@@ -66,16 +67,16 @@ def test_regenerating_and_editing_come_back_to_marks(memory: Memory) -> None:
     first = make_sequence(WARM, seed=1, prompt=PROMPT, max_tokens=40)
     play(engine, first)
     again = make_sequence(WARM, seed=2, prompt=PROMPT, max_tokens=40)
-    assert engine.prefill(again) == len(PROMPT) - 1
+    assert read(engine, again) == len(PROMPT) - 1
     go_on(engine, again)
     assert again.tokens == plain(WARM, seed=2, prompt=PROMPT, max_tokens=40).tokens
 
     turn = [*again.tokens, 5, 5, 1]
     later = make_sequence(WARM, seed=1, prompt=turn, max_tokens=20)
-    assert engine.prefill(later) >= len(PROMPT) - 1
+    assert read(engine, later) >= len(PROMPT) - 1
     go_on(engine, later)
     edited = make_sequence(WARM, seed=1, prompt=[*PROMPT[:6], 8, 8], max_tokens=20)
-    assert engine.prefill(edited) == 0
+    assert read(engine, edited) == 0
     go_on(engine, edited)
     for sequence in (later, edited):
         prompt = sequence.tokens[: sequence.prompt_length]
@@ -87,7 +88,7 @@ def test_accepted_tokens_are_read_again_with_the_round_not_before_it() -> None:
     target = target_model(memory=Memory(MemoryKind.CHECKPOINTS))
     engine = speculator(model_drafter(), 3, target=target)
     sequence = make_sequence(WARM, seed=1, prompt=PROMPT, max_tokens=60)
-    engine.prefill(sequence)
+    read(engine, sequence)
     before = len(target.calls)
     go_on(engine, sequence)
     passes = target.calls[before:]
@@ -125,7 +126,7 @@ def test_a_pass_that_fails_at_every_call_with_a_running_state(memory: Memory, er
         while sequence.finish is None:
             try:
                 if not sequence.rounds and not failed:
-                    engine.prefill(sequence)
+                    read(engine, sequence)
                 go_on(engine, sequence)
             except error:
                 failed += 1
@@ -155,7 +156,7 @@ def test_an_interrupt_with_a_running_state() -> None:
             while sequence.finish is None:
                 try:
                     if not struck and not sequence.rounds:
-                        engine.prefill(sequence)
+                        read(engine, sequence)
                     go_on(engine, sequence)
                 except KeyboardInterrupt:
                     struck += 1
@@ -170,6 +171,6 @@ def test_a_memory_that_can_only_be_emptied_decodes_plainly() -> None:
     play(engine, sequence)
     assert sequence.tokens == plain(WARM, seed=13, prompt=PROMPT).tokens
     again = make_sequence(WARM, seed=13, prompt=PROMPT)
-    assert engine.prefill(again) == 0
+    assert read(engine, again) == 0
     go_on(engine, again)
     assert again.tokens == sequence.tokens

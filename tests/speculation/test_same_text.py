@@ -24,6 +24,7 @@ from toy_runs import (
     model_drafter,
     plain,
     play,
+    read,
     speculator,
     text_drafter,
 )
@@ -72,7 +73,7 @@ def _drafters(name: str, text: list[int]) -> dict[str, Drafter]:
         COMBINED: lambda: {**model_drafter(), **text_drafter()},
         "always wrong": lambda: {"text": wrong(text, VOCABULARY)},
         "perfect": lambda: {"text": perfect(text)},
-        "junk": lambda: {"text": junk(VOCABULARY, beyond=5)},
+        "junk": lambda: {"text": junk(VOCABULARY)},
         "silent": lambda: {"text": FunctionDrafter(lambda _tokens, _limit: [])},
     }
     return makers[name]()
@@ -147,7 +148,7 @@ def test_speculation_may_be_switched_on_and_off_between_any_two_rounds() -> None
     for _ in range(10):
         sequence = make_sequence(WARM, seed=11)
         engine = speculator({**model_drafter(), **text_drafter()}, 4)
-        engine.prefill(sequence)
+        read(engine, sequence)
         while sequence.finish is None:
             sequence.speculate = chance.random() < 0.5
             go_on(engine, sequence, rounds=1)
@@ -161,7 +162,7 @@ def test_a_plain_request_is_never_drafted_for() -> None:
     sequence = make_sequence(WARM, speculate=False)
     play(speculator({"text": drafter, **model_drafter()}, 4), sequence)
     assert all(r.source == "none" and r.width == 1 for r in sequence.rounds)
-    assert drafter.seen == []
+    assert drafter.asked == []
 
 
 @pytest.mark.parametrize("at", [0, 1, 4])
@@ -223,7 +224,7 @@ def test_drafts_are_taken_from_the_present_history_only() -> None:
     second = make_sequence(GREEDY, prompt=[*first.tokens[:20], 0, 0], max_tokens=30)
     play(engine, second)
     assert spy.forgotten[0] == (0, 20)
-    assert all(seen == second.tokens[: len(seen)] for seen in spy.seen)
+    assert all(seen == second.tokens[: len(seen)] for seen in spy.asked)
     fresh = make_sequence(GREEDY, prompt=second.tokens[:22], max_tokens=30)
     play(speculator(text_drafter(), 4), fresh)
     assert second.tokens == fresh.tokens

@@ -18,6 +18,7 @@ from toy_runs import (
     draft_model,
     make_sequence,
     plain,
+    read,
     target_model,
     text_drafter,
 )
@@ -72,7 +73,7 @@ class Machine(RuleBasedStateMachine):
         self.draft = draft_model(slots=SLOTS, n_batch=draft_batch, n_ctx=draft_ctx, memory=memories[1])
         self.target.loses_cache = self.draft.loses_cache = loses
         self.controller = Drawn()
-        drafters = {"model": ModelDrafter(self.draft), **text_drafter(), "junk": junk(VOCABULARY, beyond=3)}
+        drafters = {"model": ModelDrafter(self.draft), **text_drafter(), "junk": junk(VOCABULARY)}
         self.engine = Speculator(self.target, drafters, self.controller, max_rows=n_batch)
 
     @rule(
@@ -91,7 +92,7 @@ class Machine(RuleBasedStateMachine):
         sequence = make_sequence(SAMPLINGS[which], slot=slot, **options)
         while True:
             try:
-                self.engine.prefill(sequence)
+                read(self.engine, sequence)
                 break
             except (Aborted, BackendError):
                 continue
@@ -110,14 +111,15 @@ class Machine(RuleBasedStateMachine):
         for sequence in sequences:
             sequence.speculate = speculate[sequence.slot]
         before = {s.slot: len(s.tokens) for s in sequences}
-        active = [s for s in sequences if s.finish is None]
+        played = {s.slot: len(s.rounds) for s in sequences}
         try:
-            records = self.engine.round(sequences)
+            records = self.engine.step(sequences)
         except (Aborted, BackendError):
             assert all(len(s.tokens) == before[s.slot] for s in sequences)
             return
-        for sequence, record in zip(active, records, strict=True):
-            again = not self.target.memory.free
+        ready = [s for s in sequences if len(s.rounds) > played[s.slot]]  # the others had tokens to read again
+        for sequence, record in zip(ready, records, strict=True):
+            again = not self.target.memory.free or self.target.loses_cache
             check_round(record, len(sequence.tokens) - before[sequence.slot], sequence, again)
             if sequence.finish is None:
                 check_caches(self.engine, sequence)

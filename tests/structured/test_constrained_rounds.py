@@ -11,9 +11,21 @@ import pytest
 from toy_drafters import junk, scripted
 from toy_grammar import LIST, START, ToyGrammar, is_list
 from toy_model import Table
-from toy_runs import GREEDY, PROMPT, VOCABULARY, WARM, make_sequence, model_drafter, play, speculator, text_drafter
+from toy_runs import (
+    GREEDY,
+    PROMPT,
+    VOCABULARY,
+    WARM,
+    make_sequence,
+    model_drafter,
+    play,
+    read,
+    speculator,
+    text_drafter,
+)
 
 from spec_local.drafting.drafter import Drafter
+from spec_local.drafting.grammar import GrammarDrafter
 from spec_local.errors import BackendError
 from spec_local.sampling.constraint import Walk
 from spec_local.speculation.controller import FixedController
@@ -30,8 +42,13 @@ def constrained(settings: Any, *, grammar: ToyGrammar | None = None, **options: 
 
 def run(drafters: dict[str, Drafter], settings: Any, length: int = 5, **options: Any) -> Sequence:
     sequence = constrained(settings, **options)
-    play(speculator(drafters, length), sequence)
+    play(speculator(with_grammar(drafters), length), sequence)
     return sequence
+
+
+def with_grammar(drafters: dict[str, Drafter]) -> dict[str, Drafter]:
+    """As an engine sets them up: what the grammar makes certain is asked first, if anything is drafted at all."""
+    return {"grammar": GrammarDrafter(), **drafters} if drafters else {}
 
 
 def sources(kind: str, seed: int) -> dict[str, Drafter]:
@@ -137,26 +154,26 @@ def test_a_grammar_that_gives_up_fails_its_own_sequence_only(kind: str) -> None:
     drafters = {} if kind == "none" else sources(kind, 3)
     bad = constrained({**GREEDY, "logit_bias": {9: -100.0}}, grammar=failing)
     good = constrained(WARM, slot=1, seed=2)
-    spec = speculator(drafters, 5)
+    spec = speculator(with_grammar(drafters), 5)
     for sequence in (bad, good):
-        spec.prefill(sequence)
+        read(spec, sequence)
     while bad.finish is None or good.finish is None:
-        spec.round((bad, good))
+        spec.step((bad, good))
     assert isinstance(bad.error, BackendError)
     assert "gave up" in bad.error.message
     assert good.finish in ("stop", "length")
     assert good.tokens == run({}, WARM, 0, seed=2).tokens
-    assert set(spec.drafters) == set(drafters), "no drafter is given up for it"
+    assert set(spec.drafters) == set(with_grammar(drafters)), "no drafter is given up for it"
 
 
 def test_a_smaller_draft_vocabulary_stops_where_it_knows_no_token() -> None:
     small = Table(8, seed=9)  # knows neither comma, space nor closing bracket
     plain = run({}, WARM, 0, seed=5, prompt=(3, 1, 4))
     fast = constrained(WARM, seed=5, prompt=(3, 1, 4), draft_vocab=8)
-    spec = speculator(model_drafter(small), 5)
+    spec = speculator(with_grammar(model_drafter(small)), 5)
     play(spec, fast)
     assert fast.tokens == plain.tokens
-    assert set(spec.drafters) == {"model"}, "that is no failure of the drafter"
+    assert set(spec.drafters) == {"grammar", "model"}, "that is no failure of the drafter"
 
 
 def test_min_tokens_against_the_grammar_is_an_error_with_both_named() -> None:
@@ -190,7 +207,7 @@ def test_the_law_is_that_of_masked_rows(rule: str) -> None:
 
     count = 2500
     drafters = model_drafter()
-    spec = speculator(drafters, 3)
+    spec = speculator(with_grammar(drafters), 3)
     seen: Counter[tuple[int, ...]] = Counter()
     for seed in range(count):
         sequence = constrained(WARM, grammar=grammar.fork(), seed=seed, rule=rule)

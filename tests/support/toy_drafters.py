@@ -6,24 +6,24 @@ import random
 from collections.abc import Callable, Sequence
 
 from spec_local.drafting.draft import Draft
-from spec_local.drafting.drafter import Drafter, DraftRequest
+from spec_local.drafting.drafter import BaseDrafter, Drafter, DraftRequest, Offer, ReadyDrafter
 from spec_local.errors import BackendError
 
 
-class FunctionDrafter:
+class FunctionDrafter(ReadyDrafter):
     """Proposes what a function of (tokens so far, limit) says; one-hot. Remembers what it was told to forget."""
 
     def __init__(self, propose: Callable[[Sequence[int], int], list[int]], source: str = "text") -> None:
         self.source = source
         self.forgotten: list[tuple[int, int]] = []
-        self.seen: list[list[int]] = []
+        self.asked: list[list[int]] = []
         """The history of every request."""
         self._propose = propose
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         drafts = []
         for request in requests:
-            self.seen.append(list(request.tokens))
+            self.asked.append(list(request.tokens))
             tokens = self._propose(request.tokens, request.limit)[: request.limit]
             drafts.append(Draft(tokens, None, self.source, [8.0 + i for i in range(len(tokens))]))
         return drafts
@@ -54,12 +54,12 @@ def right_for(text: Sequence[int], n_vocab: int, right: int, length: int) -> Fun
     return FunctionDrafter(propose)
 
 
-def junk(n_vocab: int, seed: int = 0, *, beyond: int = 0) -> FunctionDrafter:
-    """Random lengths of random tokens, up to `beyond` ids past the vocabulary; a function of the history's length."""
+def junk(n_vocab: int, seed: int = 0) -> FunctionDrafter:
+    """Random lengths of random tokens; a function of the history's length."""
 
     def propose(tokens: Sequence[int], limit: int) -> list[int]:
         chance = random.Random(seed * 100_003 + len(tokens))
-        return [chance.randrange(n_vocab + beyond) for _ in range(chance.randint(0, limit))]
+        return [chance.randrange(n_vocab) for _ in range(chance.randint(0, limit))]
 
     return FunctionDrafter(propose)
 
@@ -70,20 +70,32 @@ def scripted(drafts: Sequence[Sequence[int]]) -> FunctionDrafter:
     return FunctionDrafter(lambda _tokens, _limit: waiting.pop(0) if waiting else [])
 
 
-class Breaking:
+class Breaking(BaseDrafter):
     """Another drafter that fails at its n-th request for drafts (counted from 0), or when it is told to forget."""
 
     def __init__(self, inner: Drafter, at: int = 0, *, forgetting: bool = False) -> None:
         self.inner = inner
+        self.draws = inner.draws
         self._at = -1 if forgetting else at
         self._forgetting = forgetting
         self._calls = 0
 
+    def offer(self, request: DraftRequest) -> Offer | None:
+        if isinstance(self.inner, ReadyDrafter):  # its offer is the draft
+            self._count()
+        return self.inner.offer(request)
+
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        self._count()
+        return self.inner.draft(requests)
+
+    def read(self, slot: int, tokens: Sequence[int], most: int) -> int:
+        return self.inner.read(slot, tokens, most)
+
+    def _count(self) -> None:
         self._calls += 1
         if self._calls - 1 == self._at:
             raise BackendError("the drafter broke")
-        return self.inner.draft(requests)
 
     def forget(self, slot: int, length: int) -> None:
         if self._forgetting:

@@ -77,23 +77,27 @@ def make_sequence(
 
 def play(speculator: Speculator, *sequences: Sequence, rounds: int = 10_000) -> None:
     """Read the prompts and play to the end (or so many rounds), with every invariant checked after each step."""
-    read(speculator, *sequences)
+    for sequence in sequences:
+        read(speculator, sequence)
+        if sequence.finish is None:
+            check_caches(speculator, sequence)
     go_on(speculator, *sequences, rounds=rounds)
 
 
-def read(speculator: Speculator, *sequences: Sequence) -> None:
-    """Read the prompts, up to the step before the first round."""
-    for sequence in sequences:
-        while sequence.finish is None and not _up(speculator, sequence):
-            speculator.step([sequence])
-        check_caches(speculator, sequence)
+def read(speculator: Speculator, sequence: Sequence) -> int:
+    """Step a sequence up to its first round, which the next step plays; returns the prompt's tokens that were in the
+    target's cache already."""
+    while sequence.finish is None and not _up(speculator, sequence):
+        speculator.step([sequence])
+    return sequence.prompt_length - 1 - sequence.reading.computed
 
 
 def _up(speculator: Speculator, sequence: Sequence) -> bool:
-    """Whether the next step plays a round: the target has read the prompt, and so has the drafter that is to."""
-    if speculator._cache.tokens(sequence.slot) != sequence.tokens[:-1] or not sequence.reading.begun:
+    if not sequence.reading.begun or list(speculator._cache.tokens(sequence.slot)) != sequence.tokens[:-1]:
         return False
-    return sequence.reading.done or not speculator._open(sequence, speculator.target.n_batch)
+    while not sequence.reading.done:
+        speculator._open(sequence, speculator.target.n_batch)
+    return True
 
 
 def go_on(speculator: Speculator, *sequences: Sequence, rounds: int = 10_000) -> None:
@@ -108,7 +112,8 @@ def go_on(speculator: Speculator, *sequences: Sequence, rounds: int = 10_000) ->
         assert len(records) == len(ready)
         for sequence, record in zip(ready, records, strict=True):
             assert sequence.rounds[-1] is record
-            again = not speculator.target.memory.free
+            target = speculator.target
+            again = not target.memory.free or getattr(target, "loses_cache", False)
             check_round(record, len(sequence.tokens) - before[id(sequence)], sequence, again)
             check_caches(speculator, sequence)
 
