@@ -20,6 +20,8 @@ import numpy.typing as npt
 
 Logits = npt.NDArray[np.float32]
 """One row per token asked for: float32 [rows, n_vocab]."""
+States = npt.NDArray[np.float32]
+"""The model's last hidden state of each token of a chunk, before the output layer: float32 [tokens, state_width]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class Chunk:
     """At least one token id; the first one sits at position `length(seq)`."""
     rows: int
     """Logits are wanted after each of the last `rows` tokens; 0 for prefill that only fills the cache."""
+    states: bool = False
+    """The hidden states of all its tokens are wanted too; only a `StatesModel` of `state_width` > 0 has them."""
 
 
 class MemoryKind(StrEnum):
@@ -138,4 +142,24 @@ class SharingModel(LanguageModel, Protocol):
 
         Raises:
             CacheError: This cache cannot be copied in part; that of `target` is empty then.
+        """
+
+
+@runtime_checkable
+class StatesModel(LanguageModel, Protocol):
+    """A model that can hand out what it computed last of each token, before the output layer.
+
+    Drafters that continue from the target's own computation (MTP heads, EAGLE) are fed with these.
+    """
+
+    @property
+    def state_width(self) -> int:
+        """Floats in the state of one token; 0 if this model, or this context of it, gives none."""
+
+    def states(self) -> list[States | None]:
+        """What the last `decode` computed of the chunks that asked for it.
+
+        Returns:
+            For each chunk of the last `decode`, in its order: float32 [len(chunk.tokens), state_width], valid until
+            the next `decode`; None if the chunk did not ask. Empty before the first pass and after one that failed.
         """

@@ -63,4 +63,4 @@ def pieces(chunk: Chunk, width: int) -> Iterator[Chunk]:
     first = len(chunk.tokens) - chunk.rows
     for start in range(0, len(chunk.tokens), width):
         tokens = chunk.tokens[start : start + width]
-        yield Chunk(chunk.seq, tokens, min(len(tokens), max(0, start + len(tokens) - first)))
+        yield Chunk(chunk.seq, tokens, min(len(tokens), max(0, start + len(tokens) - first)), chunk.states)

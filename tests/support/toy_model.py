@@ -119,7 +119,7 @@ class ToyModel:
                 raise CacheError("the toy's context is full")
         self._rows[...] = np.nan  # rows are valid until the next pass, and not a moment longer
         index = len(self.calls)
-        self.calls.append([Chunk(chunk.seq, list(chunk.tokens), chunk.rows) for chunk in chunks])
+        self.calls.append([Chunk(chunk.seq, list(chunk.tokens), chunk.rows, chunk.states) for chunk in chunks])
         if index in self.failures:
             if self.loses_cache:
                 for chunk in chunks:
