@@ -12,7 +12,7 @@ from spec_local.drafting.drafter import Drafter
 from spec_local.drafting.model import ModelDrafter
 from spec_local.errors import Aborted
 from spec_local.language_model import Chunk
-from spec_local.llama.context import Context
+from spec_local.llama.model_context import ModelContext
 from spec_local.sampling.params import Sampling
 from spec_local.session.engine import Engine
 from spec_local.session.generation import Generation, Request
@@ -51,7 +51,7 @@ class Rig:
     # -- contexts, made when first needed ----------------------------------------------------------------------------
 
     @cached_property
-    def padded_target(self) -> Context:
+    def padded_target(self) -> ModelContext:
         """The target, evaluating every pass with `pad_width` rows."""
         return self._context(self.engine.loaded.target, rows=self.pad_width, pad_width=self.pad_width)
 
@@ -67,22 +67,22 @@ class Rig:
         return None if draft is None else ModelDrafter(self._context(draft, rows=1))
 
     @cached_property
-    def single(self) -> Context:
+    def single(self) -> ModelContext:
         """The target, for evaluating one token at a time."""
         return self._context(self.engine.loaded.target, rows=self.widest)
 
     @cached_property
-    def wide(self) -> Context:
+    def wide(self) -> ModelContext:
         """The target, for evaluating many tokens at a time."""
         return self._context(self.engine.loaded.target, rows=self.widest)
 
     @cached_property
-    def draft(self) -> Context | None:
+    def draft(self) -> ModelContext | None:
         """The draft model with a cache of its own; None where there is none."""
         draft = self.engine.loaded.draft
         return None if draft is None else self._context(draft, rows=ROWS)
 
-    def _context(self, like: Context, rows: int, pad_width: int = 0) -> Context:
+    def _context(self, like: ModelContext, rows: int, pad_width: int = 0) -> ModelContext:
         options = replace(like.options, n_ctx=self.n_ctx, n_seq=1, max_rows=rows, pad_width=pad_width)
         return self._undo.enter_context(_closing(like.sibling(options)))
 
@@ -159,14 +159,14 @@ class Rig:
         self.close()
 
 
-def feed(context: Context, tokens: Many[int]) -> None:
+def feed(context: ModelContext, tokens: Many[int]) -> None:
     """Append tokens to slot 0 as a prefill does: in whole batches, no logits."""
     for start in range(0, len(tokens), context.n_batch):
         context.decode([Chunk(0, tokens[start : start + context.n_batch], 0)])
 
 
 @contextmanager
-def _closing(context: Context) -> Iterator[Context]:
+def _closing(context: ModelContext) -> Iterator[ModelContext]:
     try:
         yield context
     finally:

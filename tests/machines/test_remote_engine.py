@@ -20,10 +20,11 @@ from spec_local.cli.exit_codes import ExitCode
 from spec_local.cli.main import main
 from spec_local.errors import UsageError
 from spec_local.language_model import Chunk
-from spec_local.llama.context import Context, ContextOptions
 from spec_local.llama.hosted import FACTS, Host, HostedContext
 from spec_local.llama.memory_probe import classify
 from spec_local.llama.model import Model, Offload
+from spec_local.llama.model_context import ContextOptions
+from spec_local.llama.padded import LocalContext, open_context
 from spec_local.llama.rpc import ask_workers
 from spec_local.models_manifest import kv_bytes, read_header, split_weights
 from spec_local.sampling.params import Sampling
@@ -92,7 +93,7 @@ def test_a_hosted_context_is_a_context(workers: list[RunningWorker], target: Pat
     host = undo.enter_context(Host([workers[0].endpoint]))
     there = host.open(target, Offload(devices=("RPC0",)), options)
     model = undo.enter_context(Model(target, Offload(devices=("none",))))
-    here = Context(model, options)
+    here = open_context(model, options)
     undo.callback(here.close)
     assert (there.memory.kind, there.n_batch) == (classify(here).kind, here.n_batch)
     assert [getattr(there.model, fact) for fact in FACTS] == [getattr(model, fact) for fact in FACTS]
@@ -109,7 +110,7 @@ def test_a_hosted_context_is_a_context(workers: list[RunningWorker], target: Pat
         compare(there, here, both)
 
 
-def compare(there: HostedContext, here: Context, both: Callable[[Sequence[Chunk]], None]) -> None:
+def compare(there: HostedContext, here: LocalContext, both: Callable[[Sequence[Chunk]], None]) -> None:
     both([Chunk(0, range(20), 0), Chunk(1, range(5), 2)])
     both([Chunk(0, [7, 8], 2), Chunk(1, [9], 1)])
     for context in (there, here):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from native_faults import native
 from tiny_engines import PROMPT, Load, drawn
 from tiny_gguf import END_OF_TURN, N_VOCAB
 
@@ -292,7 +293,7 @@ def test_a_cut_that_fails_at_run_time(open_engine: Load, monkeypatch: pytest.Mon
     engine = open_engine(pad_width=0)
     context = engine.loaded.target if role == "target" else engine.loaded.draft
     assert context is not None
-    lib = context._lib
+    lib = native(context).lib
 
     class Refusing:
         def __getattr__(self, name: str) -> Any:
@@ -301,7 +302,7 @@ def test_a_cut_that_fails_at_run_time(open_engine: Load, monkeypatch: pytest.Mon
         def llama_memory_seq_rm(self, memory: Any, seq: int, start: int, end: int) -> bool:
             return start < 0 and bool(lib.llama_memory_seq_rm(memory, seq, start, end))
 
-    monkeypatch.setattr(context, "_lib", Refusing())
+    monkeypatch.setattr(native(context), "lib", Refusing())
     result = engine.generate(PROMPT, sampling=drawn(temperature=0.0))
     assert result.token_ids == expected.token_ids
     assert result.speculation_state == "off"

@@ -117,9 +117,9 @@ def test_a_trim_off_by_one_in_the_cache_that_keeps_its_length(
         right(self, seq, length)
         if 1 < length < before:
             right(self, seq, length - 1)
-            self._batch.clear()
-            self._batch.add([0], length - 1, seq, 0)
-            assert self._lib.llama_decode(self._handle, self._batch.view()) == 0
+            self.native.batch.clear()
+            self.native.batch.add([0], length - 1, seq, 0)
+            assert self.native.decode() == 0
 
     monkeypatch.setattr(Context, "trim", trim)
     found = check("coupled")
