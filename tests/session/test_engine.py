@@ -12,7 +12,6 @@ from tiny_engines import PROMPT, Load, drawn
 from tiny_gguf import END_OF_TURN, N_VOCAB
 
 from spec_local.errors import BackendError, UsageError
-from spec_local.llama.context import Context
 from spec_local.session.generation import Request
 
 
@@ -349,19 +348,20 @@ def test_several_at_once_get_what_each_gets_alone(open_engine: Load) -> None:
 
 def test_prompts_are_read_together(open_engine: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     passes: list[list[int]] = []
-    decode = Context.decode
-
-    def watched(self: Context, chunks: Any) -> Any:
-        passes.append([len(chunk.tokens) for chunk in chunks])
-        return decode(self, chunks)
-
     prompts = [PROMPT, "x y", "another abcd on an inn"]
     for pad_width in (0, 24):
         engine = open_engine(parallel=3, draft="none", pad_width=pad_width)
         alone = [engine.generate(prompt, sampling=drawn(seed=i)).token_ids for i, prompt in enumerate(prompts)]
         for slot in range(3):
             engine.speculator.release(slot)
-        monkeypatch.setattr(Context, "decode", watched)
+        target = engine.loaded.target
+        decode = target.decode
+
+        def watched(chunks: Any, decode: Any = decode) -> Any:
+            passes.append([len(chunk.tokens) for chunk in chunks])
+            return decode(chunks)
+
+        monkeypatch.setattr(target, "decode", watched)
         with engine.using():
             generations = [
                 engine.prepare(Request(prompt, sampling=drawn(seed=i)), slot=i) for i, prompt in enumerate(prompts)
