@@ -112,7 +112,7 @@ class Context:
 
     def states(self) -> list[States | None]:
         """See `StatesModel.states`; they are read where llama.cpp wrote them."""
-        if self.native.handle is None or not any(chunk.states for chunk in self._computed):
+        if not any(chunk.states for chunk in self._computed):
             return [None] * len(self._computed)
         rows, found, at = self.native.states(), [], 0
         for chunk in self._computed:
@@ -191,6 +191,7 @@ class Context:
 
     def close(self) -> None:
         """Free the caches; harmless when done twice."""
+        self._computed = ()
         self.native.close()
 
 

@@ -27,12 +27,13 @@ import numpy as np
 
 from spec_local.errors import BackendError, SpecLocalError
 from spec_local.language_model import Chunk, Logits, States
-from spec_local.llama.hosted import CANCEL_LOAD, FACTS, FLAGS, Found, map_shared
+from spec_local.llama.hosted import FACTS, Found
 from spec_local.llama.memory_probe import classify
 from spec_local.llama.model import Model, Offload
 from spec_local.llama.model_context import ContextOptions
 from spec_local.llama.padded import open_context
 from spec_local.llama.rpc import split_endpoint
+from spec_local.llama.shared_memory import CANCEL_LOAD, FLAGS, map_shared
 
 _DEAD_S = 8
 """Seconds without a sign of life after which a connection counts as lost (a cable, a machine without power)."""

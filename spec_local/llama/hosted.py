@@ -12,7 +12,6 @@ there too.
 from __future__ import annotations
 
 import atexit
-import mmap
 import os
 import pickle
 import signal
@@ -35,11 +34,9 @@ from spec_local.llama.library import is_verbose
 from spec_local.llama.model import Model, Offload
 from spec_local.llama.model_context import ContextOptions
 from spec_local.llama.rpc import missing_workers
+from spec_local.llama.shared_memory import CANCEL_LOAD, FLAGS, share
 from spec_local.llama.signals import signal_name
 
-FLAGS = 64
-"""Bytes before the rows in shared memory: at 0 the abort flag, at 8 the one that cancels loading."""
-CANCEL_LOAD = 8
 PATIENCE_S = 30.0
 """A pass that has not stopped so long after it was asked to hangs on a worker that hangs."""
 _CLOSE_S = 5.0
@@ -250,7 +247,7 @@ class HostedContext:
         self._closed = False
         self._lengths = [0] * options.n_seq
         """Tokens in each cache, as the child's cache itself said after its last operation."""
-        self._shared, self._release, self._place = _shared(FLAGS + 4 * options.most_rows * self.n_vocab)
+        self._shared, self._release, self._place = share(FLAGS + 4 * options.most_rows * self.n_vocab)
         self._rows: Logits = np.frombuffer(self._shared, np.float32, offset=FLAGS).reshape(-1, self.n_vocab)
         self._state_rows: States = np.empty((0, 0), np.float32)
         """[n_batch, state_width], in shared memory; empty where none were asked for."""
@@ -287,7 +284,7 @@ class HostedContext:
 
     def _share_states(self) -> None:
         """Give the child memory for the hidden states of a whole batch; how wide they are only it could tell."""
-        shared, release, place = _shared(4 * self.n_batch * self.state_width)
+        shared, release, place = share(4 * self.n_batch * self.state_width)
         try:
             self._call("share_states", (place, len(shared)))
         finally:
@@ -363,6 +360,7 @@ class HostedContext:
         """Free the caches; harmless when done twice."""
         if not self._closed:
             self._closed = True
+            self._computed = ()
             self._lengths = [0] * len(self._lengths)
             if not self._host.lost:
                 try:
@@ -380,35 +378,3 @@ class HostedContext:
         if isinstance(value, SpecLocalError):
             raise value
         return value
-
-
-def _shared(size: int) -> tuple[mmap.mmap, Callable[[], None], str]:
-    """Memory both processes can map, what to call once the child has done so, and how the child finds it."""
-    if sys.platform == "win32":
-        name = f"spec-local-{uuid4().hex}"
-        return mmap.mmap(-1, size, tagname=name), lambda: None, name
-    if hasattr(os, "memfd_create"):  # no file system, no limit of its own
-        file, path = os.memfd_create("spec-local"), ""
-        place = f"/proc/{os.getpid()}/fd/{file}"
-    else:
-        file, path = tempfile.mkstemp(prefix="spec-local-")
-        place = path
-
-    def release() -> None:
-        os.close(file)
-        if path:
-            os.unlink(path)
-
-    os.ftruncate(file, size)
-    return mmap.mmap(file, size), release, place
-
-
-def map_shared(place: str, size: int) -> mmap.mmap:
-    """The child's view of `_shared` memory."""
-    if sys.platform == "win32":
-        return mmap.mmap(-1, size, tagname=place)
-    file = os.open(place, os.O_RDWR)
-    try:
-        return mmap.mmap(file, size)
-    finally:
-        os.close(file)

@@ -243,6 +243,11 @@ class PaddedContext(LocalContext):
         """See `StatesModel.states`."""
         return list(self._states)
 
+    def close(self) -> None:
+        """Free the caches; harmless when done twice."""
+        self._states = []
+        super().close()
+
     def _pass(self, piece: Chunk, copied: bool) -> tuple[Logits, States | None]:
         """Logits and hidden states of one pass, without those of its padding."""
         width, count = self.options.pad_width, len(piece.tokens)

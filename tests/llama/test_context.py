@@ -146,6 +146,30 @@ def test_a_padded_cache_can_be_taken_over_by_another_sequence(make: Make) -> Non
     assert np.array_equal(context.decode([Chunk(1, TOKENS[5:], 6)])[0], expected)
 
 
+@pytest.mark.parametrize("pad_width", [0, 4])
+def test_an_interrupt_behind_a_pass_makes_no_tokens_of_its_padding(make: Make, pad_width: int) -> None:
+    """Ctrl-C is raised as soon as llama.cpp returns: before anything can be taken out again."""
+    context, undisturbed = make(pad_width=pad_width), make(pad_width=pad_width)
+    for one in (context, undisturbed):
+        one.width = lambda rows: -(-rows // 4) * 4
+        one.decode([Chunk(0, TOKENS[:5], 0)])
+    decode = context.native.decode
+
+    def interrupted() -> int:
+        assert decode() == 0
+        raise KeyboardInterrupt
+
+    context.native.decode = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        context.decode([Chunk(0, TOKENS[5:8], 3)])
+    context.native.decode = decode  # type: ignore[method-assign]
+    undisturbed.decode([Chunk(0, TOKENS[5:8], 3)])
+    assert context.length(0) == undisturbed.length(0) == 8
+    for tokens in (TOKENS[8:9], TOKENS[9:]):
+        np.testing.assert_allclose(_rows(context, tokens), _rows(undisturbed, tokens), rtol=0, atol=1e-4)
+    assert context.length(0) == len(TOKENS)
+
+
 def test_padded_passes_stopped_between_two_sequences_leave_nothing(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     context = make(pad_width=4, n_seq=3)
     context.decode([Chunk(0, TOKENS[:3], 0), Chunk(1, TOKENS[:6], 0)])

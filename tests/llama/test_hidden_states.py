@@ -153,6 +153,8 @@ def test_those_of_a_pass_that_failed_are_never_handed_out(make: Make, status: in
     context.abort(False)
     context.trim(0, 0)
     np.testing.assert_allclose(decode(context, TOKENS[:6]), expected, rtol=0, atol=TOLERANCE)
+    context.close()
+    assert context.states() == []
 
 
 def stopped(context: LocalContext) -> Callable[[], object]:
