@@ -27,7 +27,8 @@ from replaying.costs import COSTS
 from tabulating.acceptance_rates import RULES, Pair, Step, rates
 
 from spec_local.language_model import Chunk
-from spec_local.llama.context import Context
+from spec_local.llama.model_context import ModelContext
+from spec_local.llama.padded import open_context
 from spec_local.sampling import Sampling, Transform
 from spec_local.session.engine import load
 from spec_local.session.generation import Request
@@ -59,7 +60,7 @@ def prompts(kinds: Iterable[str]) -> list[tuple[str, str]]:
     return [(kind, shortest[kind]) for kind in kinds]
 
 
-def read(context: Context, tokens: list[int], start: int) -> Iterator[Logits]:
+def read(context: ModelContext, tokens: list[int], start: int) -> Iterator[Logits]:
     """Logits [n_vocab] before each of `tokens[start:]`, from an empty cache."""
     context.trim(0, 0)
     for low in range(0, start - 1, context.n_batch):
@@ -77,7 +78,7 @@ def record(arguments: argparse.Namespace) -> None:
         readers = []
         for model in models:
             assert model is not None, "a draft model is needed"
-            reader = Context(model.model, replace(model.options, max_rows=WINDOW))
+            reader = open_context(model.model, replace(model.options, max_rows=WINDOW))
             undo.callback(reader.close)
             readers.append(reader)
         for kind, prompt in prompts(arguments.kinds.split(",")):

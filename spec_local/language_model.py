@@ -1,6 +1,6 @@
 """What speculation needs from a language model, and nothing more.
 
-`spec_local.llama` implements it with llama.cpp, in this process (`context.Context`) or in a child
+`spec_local.llama` implements it with llama.cpp, in this process (`padded.open_context`) or in a child
 (`hosted.HostedContext`); `tests/` with a table-driven toy, on which every rule is checked exactly.
 
 Whatever a model remembers its tokens by, it is one thing to the layers above: a cache that can be cut back. How far a

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from native_faults import ABORTED, FAILED, NO_ROOM, OUT_OF_MEMORY, NativeFaults
@@ -13,7 +13,7 @@ from soaking.ledger import Ledger
 from spec_local.drafting.model import ModelDrafter
 from spec_local.errors import SpecLocalError
 from spec_local.language_model import Chunk
-from spec_local.llama.context import Context
+from spec_local.llama.padded import open_context
 from spec_local.sampling import Sampling
 from spec_local.session.engine import Engine
 from spec_local.session.generation import Generation, Request
@@ -55,7 +55,7 @@ class World:
         self.controller = engine.speculator.controller
         self.target = NativeFaults(engine.loaded.target)
         self.draft = None if engine.loaded.draft is None else NativeFaults(engine.loaded.draft)
-        self._probe = Context(engine.loaded.target.model, plain.loaded.target.options)
+        self._probe = open_context(engine.loaded.target.model, plain.loaded.target.options)
 
     def step(self) -> None:
         """Something happens; then every invariant is looked at."""
@@ -254,12 +254,12 @@ class World:
         held = list(cache.tokens(slot))
         if not held or target.length(slot) != len(held) or len(held) >= target.n_ctx or self.chance.random() < 0.7:
             return
-        probe, lib = self._probe, target._lib
+        probe, native = self._probe, self.target.native
         probe.trim(0, 0)
         for start in range(0, len(held), probe.n_batch):
             probe.decode([Chunk(0, held[start : start + probe.n_batch], 0)])
         right = probe.decode([Chunk(0, [0], 1)])[0][0]
-        target._lib = self.target.lib  # this look is no part of what is being tested
+        native.lib = self.target.lib  # this look is no part of what is being tested
         try:
             state = None if target.memory.free else target.checkpoint(slot)
             rows = target.decode([Chunk(slot, [0], 1)])[0]
@@ -271,7 +271,7 @@ class World:
                 target.trim(slot, 0)
                 target.restore(slot, state)
         finally:
-            target._lib = lib
+            native.lib = cast(Any, self.target)
         apart = float(np.abs(live - right).max())
         self.ledger.check(7, apart < TOLERANCE, f"slot {slot}: logits {apart:.3g} apart after {len(held)} tokens")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from spec_local.batch.concurrency import Concurrency
 from spec_local.batch.output import OutputFile
 from spec_local.batch.records import BadLine, Item, Layout, read_items
 from spec_local.batch.requests import Recipe
@@ -13,6 +12,7 @@ from spec_local.batch.resume import plan_resumption
 from spec_local.batch.runner import BatchEngine, Outcome, Runner
 from spec_local.batch.source import Source
 from spec_local.batch.summary import Summary
+from spec_local.session.concurrency import Concurrency
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,5 @@
-"""The scheduler: as many sequences as there are slots, each refilled as soon as it is free.
-
-    refill    free slots take the next items, whose prompts are read in one pass where they fit one; a prefix that
-              another slot holds is copied, not computed
-    step      ONE round for all active sequences together
-    finish    what ended is handed out; its slot is free
+"""A batch is a window of tickets: as many requests are handed to the loop as it answers at once, and a few more stand
+by, tokenised, so that one takes the place of another before the next pass.
 
 A failing item ends itself only. Nothing here depends on which items are neighbours: an item's answer is a function of
 its own request.
@@ -11,47 +7,42 @@ its own request.
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence as Many
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
-from spec_local.batch.concurrency import Concurrency, Fixed
 from spec_local.batch.failures import Failure, ItemError, failure_message, failure_type
 from spec_local.batch.feed import Feed
 from spec_local.batch.records import BadLine, Id, Item
-from spec_local.errors import Aborted, BackendError, WorkerError
-from spec_local.session.generation import Generation, Progress, Request
-from spec_local.session.result import Result
+from spec_local.errors import BackendError, WorkerError
+from spec_local.session.concurrency import Concurrency, Fixed
+from spec_local.session.generation import Event, Finished, Generation, Request
+from spec_local.session.loop import Loop, Ticket
+from spec_local.session.result import Piece, Result
 
 _DEAD_AFTER = 3
 """Items failed by the backend in a row after which it is the backend that is given up."""
 _IDLE_WAIT_S, _BUSY_WAIT_S = 0.1, 0.002
 """Seconds to wait for an item: with nothing else to do, and while others are being decoded."""
+_STANDING_BY = 2
+"""Requests prepared besides those that are being answered: two items may end in one pass."""
 
 
 class BatchEngine(Protocol):
-    """The part of `Engine` that a batch needs. What fails a generation there becomes its finish, not an exception."""
+    """The part of `Engine` that a batch needs."""
 
-    def prepare(self, request: Request, slot: int = 0) -> Generation:
+    loop: Loop
+
+    def prepare(self, request: Request) -> Generation:
         """Check and tokenise."""
-
-    def read_ahead(self, generations: Many[Generation]) -> None:
-        """Bring several prompts into the target's cache together, where that is possible; `prefill` does the rest."""
-
-    def prefill(self, generation: Generation, progress: Progress | None = None) -> None:
-        """Bring the prompt into the caches."""
-
-    def step(self, generations: Many[Generation]) -> None:
-        """One round for all."""
 
     def result(self, generation: Generation) -> Result:
         """What a finished generation amounts to."""
-
-    def cancel(self) -> None:
-        """Stop what is running within one pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +78,20 @@ class Outcome:
 
 @dataclass(slots=True, eq=False)
 class _Active:
-    """An item in a slot."""
+    """An item that was prepared."""
 
     item: Item
     generation: Generation
-    started: float
+    ticket: Ticket | None = None
+    late: bool = False
+    """It was cancelled because it took too long."""
 
 
 class Runner:
-    """Answers items on the slots of one engine. `drain` and `stop` may be called from any thread.
+    """Answers items over one engine. `drain` and `stop` may be called from any thread.
 
     Args:
-        engine: Where answers come from; used from the thread that iterates `run`.
+        engine: Where answers come from.
         slots: Cache slots of the engine.
         request: What to ask the engine for an item; raises `ItemError` where the item cannot be asked.
         fingerprint: Kept in the item's record; see `Recipe.fingerprint`.
@@ -120,22 +113,29 @@ class Runner:
     ) -> None:
         self.engine = engine
         self.concurrency = concurrency or Fixed(slots)
-        self.active = 0
-        """Sequences being decoded now."""
         self.emitted = 0
         """Tokens of all sequences so far."""
         self.on_step: Callable[[], None] | None = None
-        """Called after every round, in the engine's thread."""
+        """Called after events, in the thread that iterates `run`."""
         self._request = request
         self._fingerprint = fingerprint
         self._timeout_s = timeout_s
         self._clock = clock
-        self._free = list(range(slots))[::-1]
-        self._running: dict[int, _Active] = {}
+        self._slots = slots
+        self._active: list[_Active] = []
+        """Handed in and not ended."""
+        self._standby: deque[_Active] = deque()
+        self._guard = threading.Lock()
+        """Held while these two change: an item that ends is replaced in the loop's thread."""
+        self._events: queue.SimpleQueue[tuple[_Active, Event] | None] = queue.SimpleQueue()
         self._draining = threading.Event()
         self._stopped = threading.Event()
         self._failed_in_a_row = 0
-        self._suspects: deque[Item] = deque()
+
+    @property
+    def active(self) -> int:
+        """Items being answered now."""
+        return len(self._active)
 
     def drain(self) -> None:
         """Begin no further item; what is in flight is finished."""
@@ -145,7 +145,8 @@ class Runner:
         """End now: what is in flight is dropped without a record."""
         self._stopped.set()
         self._draining.set()
-        self.engine.cancel()
+        self._cancel()
+        self._events.put(None)
 
     @property
     def draining(self) -> bool:
@@ -159,101 +160,87 @@ class Runner:
             BackendError: The backend fails whatever it is given. What is in flight then has no outcome.
             UsageError: The source cannot be read.
         """
-        with Feed(items, 2 * len(self._free) + 2) as feed:
-            while not self._stopped.is_set():
-                yield from self._refill(feed)
-                if self._running:
-                    yield from self._step()
-                elif not self._suspects and (feed.ended or self.draining):
-                    return
+        self.engine.loop.concurrency = self.concurrency
+        with Feed(items, 2 * self._slots + 2) as feed:
+            try:
+                while not self._stopped.is_set():
+                    yield from self._refill(feed)
+                    if self._active:
+                        self.engine.loop.start()
+                    elif self._events.empty() and (feed.ended or self.draining):
+                        return
+                    yield from self._listen()
+            finally:
+                self._cancel()
 
     # -- refill ----------------------------------------------------------------------------------------------------
 
     def _refill(self, feed: Feed[Item | BadLine]) -> Iterator[Outcome]:
-        begun: list[_Active] = []
-        if self._suspects and not self._running:
-            yield from self._prepare(self._suspects.popleft(), begun)
-        while self._free and len(self._running) < self.concurrency.limit and not self._suspects and not self.draining:
-            entry = feed.take(_BUSY_WAIT_S if self._running else _IDLE_WAIT_S)
+        while not self.draining:
+            with self._guard:
+                while self._standby and len(self._active) < self.concurrency.limit:
+                    self._hand_in(self._standby.popleft())
+                if len(self._standby) >= _STANDING_BY:
+                    return
+            entry = feed.take(_BUSY_WAIT_S if self._active else _IDLE_WAIT_S)
             if entry is None:
-                break
+                return
             if isinstance(entry, BadLine):
                 yield Outcome(entry.line, entry.id, None, entry.error, entry.fields)
-            else:
-                yield from self._prepare(entry, begun)
-        while begun:
-            if len(begun) > 1:
-                self.engine.read_ahead([active.generation for active in begun])
-            yield from self._prefill(begun.pop(0))
+                continue
+            try:
+                self._standby.append(_Active(entry, self.engine.prepare(self._request(entry))))
+            except Exception as error:  # one item's trouble, a defect of ours included, is not the others'
+                yield self._failure(entry, error)
 
-    def _prepare(self, item: Item, begun: list[_Active]) -> Iterator[Outcome]:
-        """Put an item into a free slot and into `begun`; its outcome where that is already its end."""
-        started = self._clock()
-        slot = self._free[-1]
-        try:
-            active = _Active(item, self.engine.prepare(self._request(item), slot), started)
-        except Exception as error:  # one item's trouble, a defect of ours included, is not the others'
-            yield self._failure(item, error)
-            return
-        if active.generation.finished:
-            yield from self._finish(active)
-            return
-        self._free.pop()
-        self._running[slot] = active
-        self.active = len(self._running)
-        begun.append(active)
+    def _hand_in(self, active: _Active) -> None:
+        self._active.append(active)
+        active.ticket = self.engine.loop.submit(active.generation, partial(self._hear, active))
 
-    def _prefill(self, active: _Active) -> Iterator[Outcome]:
-        """Read an item's prompt; its outcome where that is its end."""
-        active.started = self._clock()  # the time of the prompts before it is not its own
-        try:
-            self.engine.prefill(active.generation, lambda _done, _total: self._check_time(active))
-        except Exception as error:  # as above
-            self._release(active)
-            yield self._failure(active.item, error)
-            return
-        if active.generation.finished:
-            self._release(active)
-            yield from self._finish(active)
+    # -- events ----------------------------------------------------------------------------------------------------
 
-    def _check_time(self, active: _Active) -> None:
-        """Called between the passes of a prefill, which may be long."""
-        if self._late(active) or self._stopped.is_set():
-            raise Aborted("The prefill was stopped.")
+    def _hear(self, active: _Active, event: Event) -> None:
+        """The sink of an item, in the loop's thread."""
+        if isinstance(event, Finished):
+            with self._guard:
+                self._active.remove(active)
+                if self._standby and not self.draining and len(self._active) < self.concurrency.limit:
+                    self._hand_in(self._standby.popleft())
+        self._events.put((active, event))
 
-    # -- step ------------------------------------------------------------------------------------------------------
-
-    def _step(self) -> Iterator[Outcome]:
-        running = list(self._running.values())
-        started = self._clock()
-        self.engine.step([active.generation for active in running])
-        if len(running) > 1 and all(active.generation.sequence.finish == "error" for active in running):
-            # The pass failed for all together. Whose fault it was shows when each is tried again alone.
-            for active in running:
-                self._release(active)
-                self._suspects.append(active.item)
-            return
-        emitted = sum(len(active.generation.piece().tokens) for active in running)
-        self.emitted += emitted
-        self.concurrency.observe(len(running), emitted, self._clock() - started)
-        for active in running:
-            if not active.generation.finished and self._late(active):
-                active.generation.sequence.cancel()
-            if active.generation.finished:
-                self._release(active)
+    def _listen(self) -> Iterator[Outcome]:
+        """Take what has happened, waiting a moment for something to happen."""
+        wait_s = _IDLE_WAIT_S
+        while True:
+            try:
+                heard = self._events.get(timeout=wait_s)
+            except queue.Empty:
+                break
+            wait_s = 0.0
+            if heard is None:
+                break
+            active, event = heard
+            if isinstance(event, Piece):
+                self.emitted += len(event.tokens)
+            elif isinstance(event, Finished):
                 yield from self._finish(active)
+        with self._guard:
+            late = [active for active in self._active if not active.late and self._late(active.ticket)]
+        for active in late:
+            active.late = True
+            assert active.ticket is not None
+            active.ticket.cancel()
         if self.on_step is not None:
             self.on_step()
 
-    # -- ends ------------------------------------------------------------------------------------------------------
-
     def _finish(self, active: _Active) -> Iterator[Outcome]:
-        """The outcome of a generation that has ended; none where it was dropped by `stop`.
+        """The outcome of an item that has ended; none if it was dropped by `stop`.
 
         Raises:
             BackendError: It is the last of several in a row that the backend failed, or a worker took the model.
         """
-        item, sequence = active.item, active.generation.sequence
+        item, generation = active.item, active.generation
+        sequence = generation.sequence
         if sequence.finish == "error":
             error = sequence.error or BackendError("The sequence failed.")
             self._failed_in_a_row += isinstance(error, BackendError)
@@ -262,26 +249,26 @@ class Runner:
             yield self._failure(item, error)
             return
         if sequence.finish == "cancelled":
-            if self._stopped.is_set():
-                return
-            done = len(sequence.emitted)
-            message = f"The item took longer than {self._timeout_s:g} s; {done} tokens were written."
-            yield self._failure(item, ItemError(Failure.TIMEOUT, message))
+            if active.late:
+                done = len(sequence.emitted)
+                message = f"The item took longer than {self._timeout_s:g} s; {done} tokens were written."
+                yield self._failure(item, ItemError(Failure.TIMEOUT, message))
             return
         self._failed_in_a_row = 0
-        yield Outcome(item.line, item.id, self.engine.result(active.generation), None, item.fields, self._mark(item))
+        yield Outcome(item.line, item.id, self.engine.result(generation), None, item.fields, self._mark(item))
 
     def _failure(self, item: Item, error: Exception) -> Outcome:
         return Outcome(item.line, item.id, None, error, item.fields, self._mark(item))
 
-    def _release(self, active: _Active) -> None:
-        slot = active.generation.sequence.slot
-        del self._running[slot]
-        self._free.append(slot)
-        self.active = len(self._running)
+    def _cancel(self) -> None:
+        with self._guard:
+            running = [active.ticket for active in self._active if active.ticket is not None]
+        for ticket in running:
+            ticket.cancel()
 
     def _mark(self, item: Item) -> str | None:
         return None if self._fingerprint is None else self._fingerprint(item)
 
-    def _late(self, active: _Active) -> bool:
-        return self._timeout_s is not None and self._clock() - active.started > self._timeout_s
+    def _late(self, ticket: Ticket | None) -> bool:
+        started = None if ticket is None else ticket.started_s
+        return self._timeout_s is not None and started is not None and self._clock() - started > self._timeout_s

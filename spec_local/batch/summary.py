@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from spec_local.batch.concurrency import Concurrency
 from spec_local.batch.failures import failure_type
 from spec_local.batch.records import BadLine, Id, Item
 from spec_local.batch.runner import Outcome
 from spec_local.sampling.params import Sampling
+from spec_local.session.concurrency import Concurrency
 from spec_local.speculation.statistics import Statistics, Tally
 
 _MOST_NOTES = 50

@@ -70,11 +70,10 @@ def measure_curves(engine: Engine, repeats: int = 3, clock: Clock = time.perf_co
     """
     loaded, options = engine.loaded, engine.options
     engine.speculator.release(0)
-    with engine.using():
-        target = measure(loaded.target, [n for n in TARGET_ROWS if n <= options.max_rows], repeats, clock)
-        draft = None
-        if loaded.draft is not None and MODEL_SOURCE in engine.speculator.drafters:
-            draft = measure(loaded.draft, [n for n in _DRAFT_ROWS if n <= options.batch_size], repeats, clock)
+    target = measure(loaded.target, [n for n in TARGET_ROWS if n <= options.max_rows], repeats, clock)
+    draft = None
+    if loaded.draft is not None and MODEL_SOURCE in engine.speculator.drafters:
+        draft = measure(loaded.draft, [n for n in _DRAFT_ROWS if n <= options.batch_size], repeats, clock)
     curves = Curves(target, draft)
     fill_passes(loaded.target, curves.profile())
     return curves

@@ -7,7 +7,8 @@ What is timed apart: reading the prompt into the target's cache (once for all ar
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence as Many
+from collections.abc import Callable, Iterator, Sequence as Many
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from spec_local.bench.arms import Arm
@@ -84,14 +85,16 @@ class Player:
 
     def read(self, prompt: BenchPrompt) -> float:
         """Read a prompt from nothing into the target's cache, where the arms will find it; returns the seconds."""
-        generation = self.engine.prepare(self._request(prompt, Sampling()))
-        self.engine.speculator.drafters = {}  # they read it when an arm wants it
-        with self.engine.using():
-            self.engine.speculator.release(0)
-            started = self._clock()
-            self.engine.prefill(generation)
-            self._prefill_s = self._clock() - started
+        engine = self.engine
+        engine.speculator.drafters = {}  # they read it when an arm wants it
+        engine.speculator.release(0)
+        generation = engine.prepare(self._request(prompt, Sampling()))
+        started = self._clock()
+        with self._stepping(generation):
+            while not generation.finished and engine.speculator.held(0) < generation.sequence.prompt_length - 1:
+                engine.loop.step()
             self._check(generation)
+            self._prefill_s = self._clock() - started
         return self._prefill_s
 
     def play(self, arm: Arm, prompt: BenchPrompt, sampling: Sampling) -> Played:
@@ -110,15 +113,14 @@ class Player:
         sequence = self.sequence = generation.sequence
         if self._model is not None:
             self._model.prompt_length = sequence.prompt_length
-        sequence.read_ahead = sequence.prompt_length - 1  # `read` did it for all arms, but it is no gift either
+        sequence.reading.computed = sequence.prompt_length - 1  # `read` did it for all arms, but it is no gift either
         rounds: list[Round] = []
         ttft_s = 0.0
-        with engine.using():
-            engine.prefill(generation)
-            draft_prefill_s = 0.0 if self._model is None else self._model.take_prompt_s()
+        draft_prefill_s = 0.0
+        with self._stepping(generation):
             while not generation.finished:
                 self._check(generation)
-                engine.step([generation])
+                engine.loop.step()
                 read_s = 0.0 if self._model is None else self._model.take_prompt_s()
                 if len(sequence.rounds) > len(rounds):
                     last = sequence.rounds[-1]
@@ -135,6 +137,16 @@ class Player:
             draft_prefill_s,
             ttft_s,
         )
+
+    @contextmanager
+    def _stepping(self, generation: Generation) -> Iterator[None]:
+        """Have the engine's loop play this request, step by step from here, and nothing after."""
+        ticket = self.engine.loop.submit(generation, lambda _event: None)
+        try:
+            yield
+        finally:
+            ticket.cancel()
+            self.engine.loop.step()
 
     def _request(self, prompt: BenchPrompt, sampling: Sampling) -> Request:
         return Request(prompt.prompt, sampling, prompt.system)

@@ -16,7 +16,7 @@ from spec_local.errors import SpecLocalError, UsageError
 from spec_local.words import counted, harmless
 
 if TYPE_CHECKING:
-    from spec_local.batch.concurrency import Concurrency
+    from spec_local.session.concurrency import Concurrency
     from spec_local.batch.job import BatchOptions, Job
     from spec_local.batch.records import InputFormat
     from spec_local.batch.requests import Recipe
@@ -111,12 +111,11 @@ def _play(job: Job, engine: Engine, source: Any, interrupt: Any) -> int:
 
     def work() -> None:
         try:
-            with engine.using():
-                job.plan()
-                with progress(job, source) as show:
-                    job.runner.on_step = show
-                    for _ in job.run():
-                        show()
+            job.plan()
+            with progress(job, source) as show:
+                job.runner.on_step = show
+                for _ in job.run():
+                    show()
         except BaseException as error:
             raised.append(error)
 
@@ -192,7 +191,7 @@ def _slots(parallel: int | str | None, settings: Mapping[str, Setting]) -> tuple
 
 
 def _concurrency(parallel: int | str | None, slots: int) -> Concurrency:
-    from spec_local.batch.concurrency import Fixed, Measured
+    from spec_local.session.concurrency import Fixed, Measured
 
     return Fixed(slots) if isinstance(parallel, int) else Measured(slots)
 

@@ -155,7 +155,7 @@ def _workers(endpoints: Sequence[str], problems: list[dict[str, str]]) -> list[d
 def _memory(_problems: list[dict[str, str]]) -> dict[str, int]:
     import psutil
 
-    from spec_local.llama.context import physical_cores
+    from spec_local.llama.devices import physical_cores
 
     memory = psutil.virtual_memory()
     return {

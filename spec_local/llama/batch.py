@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -63,4 +64,4 @@ def pieces(chunk: Chunk, width: int) -> Iterator[Chunk]:
     first = len(chunk.tokens) - chunk.rows
     for start in range(0, len(chunk.tokens), width):
         tokens = chunk.tokens[start : start + width]
-        yield Chunk(chunk.seq, tokens, min(len(tokens), max(0, start + len(tokens) - first)), chunk.states)
+        yield replace(chunk, tokens=tokens, rows=min(len(tokens), max(0, start + len(tokens) - first)))

@@ -26,12 +26,14 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from spec_local.errors import BackendError, SpecLocalError
-from spec_local.language_model import Chunk, Logits, Memory
-from spec_local.llama.context import Context, ContextOptions
-from spec_local.llama.hosted import CANCEL_LOAD, FACTS, FLAGS, map_shared
+from spec_local.language_model import Chunk, Logits, States
+from spec_local.llama.hosted import FACTS, Found
 from spec_local.llama.memory_probe import classify
 from spec_local.llama.model import Model, Offload
+from spec_local.llama.model_context import ContextOptions
+from spec_local.llama.padded import open_context
 from spec_local.llama.rpc import split_endpoint
+from spec_local.llama.shared_memory import CANCEL_LOAD, FLAGS, map_shared
 
 _DEAD_S = 8
 """Seconds without a sign of life after which a connection counts as lost (a cable, a machine without power)."""
@@ -47,22 +49,40 @@ class _Hosted:
         self.memory = map_shared(*place)
         self.rows: Logits = np.frombuffer(self.memory, np.float32, offset=FLAGS).reshape(-1, model.vocabulary.size)
         flag = (ctypes.c_char * 2).from_buffer(self.memory)  # the flag itself, and the zero behind it
-        self.context = Context(model, options, abort_flag=flag)
+        self.context = open_context(model, options, abort_flag=flag)
+        self.states: States | None = None
 
-    def decode(self, chunks: list[tuple[int, list[int], int]], width: int) -> None:
-        start = 0
+    def decode(self, chunks: list[tuple[int, list[int], int, bool]], width: int) -> None:
         self.context.width = lambda _rows: width
-        for rows in self.context.decode([Chunk(*chunk) for chunk in chunks]):
-            self.rows[start : start + len(rows)] = rows
-            start += len(rows)
+        _fill(self.rows, self.context.decode([Chunk(*chunk) for chunk in chunks]))
+        if self.states is not None:
+            _fill(self.states, [states for states in self.context.states() if states is not None])
 
-    def found(self) -> tuple[dict[str, Any], Memory, int]:
+    def share_states(self, place: tuple[str, int]) -> None:
+        """Where hidden states go."""
+        self.states = np.frombuffer(map_shared(*place), np.float32).reshape(-1, self.context.state_width)
+
+    def found(self) -> Found:
         """What the other side must know of it."""
         memory = classify(self.context)
-        return {fact: getattr(self.model, fact) for fact in FACTS}, memory, self.context.n_batch
+        return Found(
+            facts={fact: getattr(self.model, fact) for fact in FACTS},
+            memory=memory,
+            n_batch=self.context.n_batch,
+            state_width=self.context.state_width,
+            no_states=self.context.no_states,
+        )
 
     def lengths(self) -> list[int]:
         return [self.context.length(seq) for seq in range(self.context.options.n_seq)]
+
+
+def _fill(shared: Logits, parts: list[Logits]) -> None:
+    """Copy rows into shared memory, one part behind the other."""
+    start = 0
+    for part in parts:
+        shared[start : start + len(part)] = part
+        start += len(part)
 
 
 class _Server:
@@ -83,17 +103,15 @@ class _Server:
         hosted = self._contexts[name]
         value: Any = None
         try:
-            if what == "decode":
-                hosted.decode(*arguments)
+            if what in ("decode", "share_states"):
+                getattr(hosted, what)(*arguments)
             else:
                 value = getattr(hosted.context, what)(*arguments)
         except SpecLocalError as error:
             value = error
         return value, hosted.lengths()
 
-    def open(
-        self, name: str, place: tuple[str, int], options: ContextOptions, path: Path, offload: Offload
-    ) -> tuple[dict[str, Any], Memory, int]:
+    def open(self, name: str, place: tuple[str, int], options: ContextOptions, path: Path, offload: Offload) -> Found:
         memory, told = map_shared(*place), 0.0
 
         def progress(fraction: float) -> bool:
@@ -111,9 +129,7 @@ class _Server:
             raise
         return hosted.found()
 
-    def sibling(
-        self, name: str, place: tuple[str, int], options: ContextOptions, of: str
-    ) -> tuple[dict[str, Any], Memory, int]:
+    def sibling(self, name: str, place: tuple[str, int], options: ContextOptions, of: str) -> Found:
         self._contexts[name] = hosted = _Hosted(self._contexts[of].model, options, place)
         return hosted.found()
 

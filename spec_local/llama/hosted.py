@@ -1,17 +1,17 @@
 """Models whose layers lie on workers, in a process that may die.
 
 Where a worker is lost, llama.cpp ends the process it runs in. So a model that uses workers lives in a child process
-(`host`), and this side of it is a `HostedContext`: to everybody else a `Context` like any other. When the child dies,
-the call that was under way raises `WorkerError`, nothing else is lost, and a new `Host` can load again.
+(`host`), and this side of it is a `HostedContext`: to everybody else a `ModelContext` like any other. When the child
+dies, the call that was under way raises `WorkerError`, nothing else is lost, and a new `Host` can load again.
 
-Requests and answers go through the child's standard input and output, pickled. Logits do not: the child copies the rows
-of a pass into memory both share, where they are read in place. The flag that stops a pass lies there too.
+Requests and answers go through the child's standard input and output, pickled. Logits and hidden states do not: the
+child copies the rows of a pass into memory both share, where they are read in place. The flag that stops a pass lies
+there too.
 """
 
 from __future__ import annotations
 
 import atexit
-import mmap
 import os
 import pickle
 import signal
@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,16 +29,14 @@ from uuid import uuid4
 import numpy as np
 
 from spec_local.errors import Aborted, BackendError, SpecLocalError, WorkerError
-from spec_local.language_model import Chunk, Logits, Memory, MemoryKind
-from spec_local.llama.context import Context, ContextOptions
+from spec_local.language_model import Chunk, Logits, Memory, MemoryKind, States
 from spec_local.llama.library import is_verbose
 from spec_local.llama.model import Model, Offload
+from spec_local.llama.model_context import ContextOptions
 from spec_local.llama.rpc import missing_workers
+from spec_local.llama.shared_memory import CANCEL_LOAD, FLAGS, share
 from spec_local.llama.signals import signal_name
 
-FLAGS = 64
-"""Bytes before the rows in shared memory: at 0 the abort flag, at 8 the one that cancels loading."""
-CANCEL_LOAD = 8
 PATIENCE_S = 30.0
 """A pass that has not stopped so long after it was asked to hangs on a worker that hangs."""
 _CLOSE_S = 5.0
@@ -217,27 +216,43 @@ class HostedModel(Model):
 FACTS = ("n_swa", "recurrent", "description")
 
 
-class HostedContext(Context):
-    """A `Context` in a `Host`."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the child finds out about a context it has made; the fields of a `ModelContext`."""
 
-    model: HostedModel
+    facts: dict[str, Any]
+    """Of the model; see `FACTS`."""
+    memory: Memory
+    n_batch: int
+    state_width: int
+    no_states: str
+
+
+class HostedContext:
+    """A `ModelContext` in a `Host`."""
 
     def __init__(self, host: Host, model: HostedModel, options: ContextOptions) -> None:
         self.model = model
         self.options = options
-        self.n_vocab = model.vocabulary.size
-        self.n_ctx = options.n_ctx
-        self.n_batch = options.n_batch
+        self.n_vocab: int = model.vocabulary.size
+        self.n_ctx: int = options.n_ctx
+        self.n_batch: int = options.n_batch
         self.width: Callable[[int], int] = int
         self.memory = Memory()
+        self.state_width = 0
+        self.no_states = ""
         self._host = host
         self._name = uuid4().hex
         """Names this context in requests."""
         self._closed = False
         self._lengths = [0] * options.n_seq
         """Tokens in each cache, as the child's cache itself said after its last operation."""
-        self._shared, self._release, self._place = _shared(FLAGS + 4 * options.most_rows * self.n_vocab)
+        self._shared, self._release, self._place = share(FLAGS + 4 * options.most_rows * self.n_vocab)
         self._rows: Logits = np.frombuffer(self._shared, np.float32, offset=FLAGS).reshape(-1, self.n_vocab)
+        self._state_rows: States = np.empty((0, 0), np.float32)
+        """[n_batch, state_width], in shared memory; empty where none were asked for."""
+        self._computed: Sequence[Chunk] = ()
+        """The last pass, if it succeeded."""
 
     def load(self, offload: Offload, progress: Callable[[float], bool] | None) -> None:
         """Load the model in the child; see `Host.open`."""
@@ -249,32 +264,56 @@ class HostedContext(Context):
         self.model.facts = self._begin("open", self.model.path, offload, progress=on_progress)
 
     def sibling(self, options: ContextOptions) -> HostedContext:
-        """See `Context.sibling`."""
+        """See `ModelContext.sibling`."""
         context = HostedContext(self._host, self.model, options)
         context._begin("sibling", self._name)
         return context
 
-    def _begin(self, what: str, *of: Any, progress: Callable[[Any], None] | None = None) -> Any:
+    def _begin(self, what: str, *of: Any, progress: Callable[[Any], None] | None = None) -> dict[str, Any]:
         """Have the child make its side of this context, and find out how its caches can be cut back."""
         place = self._place, len(self._shared)
         try:
-            facts, self.memory, self.n_batch = self._host.call(
-                what, self._name, place, self.options, *of, progress=progress
-            )
+            found: Found = self._host.call(what, self._name, place, self.options, *of, progress=progress)
         finally:
             self._release()
-        return facts
+        self.memory, self.n_batch = found.memory, found.n_batch
+        self.state_width, self.no_states = found.state_width, found.no_states
+        if self.state_width:
+            self._share_states()
+        return found.facts
+
+    def _share_states(self) -> None:
+        """Give the child memory for the hidden states of a whole batch; how wide they are only it could tell."""
+        shared, release, place = share(4 * self.n_batch * self.state_width)
+        try:
+            self._call("share_states", (place, len(shared)))
+        finally:
+            release()
+        self._state_rows = np.frombuffer(shared, np.float32).reshape(-1, self.state_width)
 
     def decode(self, chunks: Sequence[Chunk]) -> list[Logits]:
         """Evaluate all chunks in one pass; see `LanguageModel.decode`."""
+        self._computed = ()
+        assert self.state_width or not any(chunk.states for chunk in chunks), f"no hidden states: {self.no_states}"
         if self._closed:
             raise BackendError(f"The context of {self.model.path.name} is closed.")
         if self._shared[0]:
             raise Aborted("A pass was stopped before it began.")
         width = self.width(sum(chunk.rows for chunk in chunks))
-        self._call("decode", [(chunk.seq, list(chunk.tokens), chunk.rows) for chunk in chunks], width)
+        self._call("decode", [(chunk.seq, list(chunk.tokens), chunk.rows, chunk.states) for chunk in chunks], width)
+        self._computed = chunks
         ends = np.cumsum([chunk.rows for chunk in chunks])
         return [self._rows[end - chunk.rows : end] for chunk, end in zip(chunks, ends, strict=True)]
+
+    def states(self) -> list[States | None]:
+        """See `StatesModel.states`."""
+        found: list[States | None] = []
+        at = 0
+        for chunk in self._computed:
+            end = at + len(chunk.tokens) * chunk.states
+            found.append(self._state_rows[at:end] if chunk.states else None)
+            at = end
+        return found
 
     def length(self, seq: int) -> int:
         """Tokens in the cache of `seq`, by the cache's own account."""
@@ -303,16 +342,16 @@ class HostedContext(Context):
         self._call("copy", source, target, length)
 
     def checkpoint(self, seq: int) -> bytes:
-        """The whole state of one sequence, for `restore`."""
+        """See `ModelContext.checkpoint`."""
         state: bytes = self._call("checkpoint", seq)
         return state
 
     def restore(self, seq: int, state: bytes) -> None:
-        """Bring sequence `seq` back to a state from `checkpoint`."""
+        """See `ModelContext.restore`."""
         self._call("restore", seq, state)
 
     def abort(self, stop: bool) -> None:
-        """See `Context.abort`. A worker cannot stop inside a pass; this ends the one under way before its next part."""
+        """See `ModelContext.abort`. A worker cannot stop inside a pass: the one under way ends before its next part."""
         self._shared[0] = int(stop)
         if stop:
             self._host.expect_stop()
@@ -321,6 +360,7 @@ class HostedContext(Context):
         """Free the caches; harmless when done twice."""
         if not self._closed:
             self._closed = True
+            self._computed = ()
             self._lengths = [0] * len(self._lengths)
             if not self._host.lost:
                 try:
@@ -338,35 +378,3 @@ class HostedContext(Context):
         if isinstance(value, SpecLocalError):
             raise value
         return value
-
-
-def _shared(size: int) -> tuple[mmap.mmap, Callable[[], None], str]:
-    """Memory both processes can map, what to call once the child has done so, and how the child finds it."""
-    if sys.platform == "win32":
-        name = f"spec-local-{uuid4().hex}"
-        return mmap.mmap(-1, size, tagname=name), lambda: None, name
-    if hasattr(os, "memfd_create"):  # no file system, no limit of its own
-        file, path = os.memfd_create("spec-local"), ""
-        place = f"/proc/{os.getpid()}/fd/{file}"
-    else:
-        file, path = tempfile.mkstemp(prefix="spec-local-")
-        place = path
-
-    def release() -> None:
-        os.close(file)
-        if path:
-            os.unlink(path)
-
-    os.ftruncate(file, size)
-    return mmap.mmap(file, size), release, place
-
-
-def map_shared(place: str, size: int) -> mmap.mmap:
-    """The child's view of `_shared` memory."""
-    if sys.platform == "win32":
-        return mmap.mmap(-1, size, tagname=place)
-    file = os.open(place, os.O_RDWR)
-    try:
-        return mmap.mmap(file, size)
-    finally:
-        os.close(file)

@@ -6,9 +6,10 @@ import ctypes
 import re
 import sys
 from collections import deque
+from collections.abc import Callable, Iterable
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from spec_local.errors import BackendError
 from spec_local.words import harmless
@@ -79,6 +80,51 @@ def llama() -> ModuleType:
     module.llama_log_set(_callbacks[-1], ctypes.c_void_p(0))
     module.llama_backend_init()
     return module
+
+
+class HiddenStates(NamedTuple):
+    """llama.cpp's functions for the last hidden states of a pass; it exports them, but not as part of its stable C API.
+
+    They are C++ functions, so their names in the library depend on the compiler.
+    """
+
+    switch: Callable[[Any, bool, bool], None]
+    """(context, on, masked): have passes leave the states, of all tokens or (masked) of those with logits."""
+    read: Callable[[Any], Any]
+    """(context) → pointer to float32 [tokens of the last pass, width], or a false one; waits for the pass to end."""
+
+
+_HIDDEN_STATES = {
+    "switch": (
+        "llama_set_embeddings_nextn",
+        "_Z26llama_set_embeddings_nextnP13llama_contextbb",
+        "?llama_set_embeddings_nextn@@YAXPEAUllama_context@@_N1@Z",
+    ),
+    "read": (
+        "llama_get_embeddings_nextn",
+        "_Z26llama_get_embeddings_nextnP13llama_context",
+        "?llama_get_embeddings_nextn@@YAPEAMPEAUllama_context@@@Z",
+    ),
+}
+"""Their names in C, and as the Itanium ABI (Linux, macOS, MinGW) and Microsoft's compiler write them."""
+
+
+@cache
+def hidden_states() -> HiddenStates | None:
+    """The functions of `HiddenStates`; None where this build exports one of them under no name that is known."""
+    module = llama()
+    switch, read = (_exported(module._lib, names) for names in _HIDDEN_STATES.values())
+    if switch is None or read is None:
+        return None
+    context = module.llama_context_p_ctypes
+    switch.argtypes, switch.restype = [context, ctypes.c_bool, ctypes.c_bool], None
+    read.argtypes, read.restype = [context], ctypes.POINTER(ctypes.c_float)
+    return HiddenStates(switch, read)
+
+
+def _exported(library: Any, names: Iterable[str]) -> Any:
+    """The function of the first of these names that the library exports; None where it exports none."""
+    return next((getattr(library, name) for name in names if hasattr(library, name)), None)
 
 
 @cache

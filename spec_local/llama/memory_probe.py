@@ -10,12 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
 from spec_local.errors import BackendError, CacheError
-from spec_local.language_model import Chunk, Logits, Memory, MemoryKind
-from spec_local.llama.context import Context
+from spec_local.language_model import Chunk, LanguageModel, Logits, Memory, MemoryKind
+from spec_local.llama.model import Model
 
 _KEPT, _REJECTED, _NEXT = (0, 1, 2), (3, 4), 5
 """Token ids of the trial: kept, drafted and rejected, and the one whose row is looked at."""
@@ -25,7 +26,18 @@ _NEAR = 0.5
 """Part of what the rejected tokens change about that row by which it may differ from the right one."""
 
 
-def classify(context: Context) -> Memory:
+class Untried(LanguageModel, Protocol):
+    """A context in this process, which can be told how to cut its caches back."""
+
+    memory: Memory
+    """What it claims; setting it makes the context go back that way."""
+
+    @property
+    def model(self) -> Model:
+        """What it computes with."""
+
+
+def classify(context: Untried) -> Memory:
     """Try the memory `context` claims to have, then saved states; what works becomes `context.memory`. Empties slot 0.
 
     One pass over two tokens where every layer keeps a cell per token; eight to fourteen short ones otherwise.
@@ -51,12 +63,12 @@ def classify(context: Context) -> Memory:
     return works
 
 
-def _nowhere(context: Context, claimed: Memory) -> Memory:
+def _nowhere(context: Untried, claimed: Memory) -> Memory:
     reason = claimed.reason or f"the cache of {context.model.path.name} cannot be cut back"
     return Memory(MemoryKind.NOWHERE, reason=reason)
 
 
-def _cuts(context: Context) -> bool:
+def _cuts(context: Untried) -> bool:
     """Whether two tokens can be cut to one, by the cache's own account."""
     try:
         context.trim(0, 0)
@@ -67,13 +79,13 @@ def _cuts(context: Context) -> bool:
     return context.length(0) == 1
 
 
-def _row(context: Context, tokens: Sequence[int]) -> Logits:
+def _row(context: Untried, tokens: Sequence[int]) -> Logits:
     context.trim(0, 0)
     row: Logits = context.decode([Chunk(0, tokens, 1)])[0][0].copy()
     return row
 
 
-def _rejects(context: Context, rejected: Sequence[int], right: Logits, wrong: Logits) -> float | None:
+def _rejects(context: Untried, rejected: Sequence[int], right: Logits, wrong: Logits) -> float | None:
     """Reject a draft and look at the row after it; seconds of mark and cut, or None where this memory does not work."""
     kept = list(_KEPT)
     try:

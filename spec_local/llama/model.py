@@ -146,6 +146,13 @@ class Model:
         self._lib.llama_model_desc(self.handle, buffer, len(buffer))
         return buffer.value.decode("utf-8", "replace")
 
+    @property
+    def architecture(self) -> str:
+        """The file's `general.architecture`, such as `qwen2`."""
+        buffer = ctypes.create_string_buffer(128)
+        self._lib.llama_model_meta_val_str(self.handle, b"general.architecture", buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace")
+
     def chat_template(self) -> str | None:
         """The Jinja source in the file, or None."""
         source = self._lib.llama_model_chat_template(self.handle, None)

@@ -19,8 +19,9 @@ from hashlib import sha256
 from pathlib import Path
 
 from spec_local.errors import BackendError, SpecLocalError
-from spec_local.llama.context import Context, ContextOptions
 from spec_local.llama.model import Model, Offload
+from spec_local.llama.model_context import ContextOptions, ModelContext
+from spec_local.llama.padded import open_context
 from spec_local.llama.signals import signal_name
 from spec_local.paths import cache_folder
 
@@ -138,13 +139,13 @@ def _run_child(devices: Sequence[str], repack: bool) -> str:
 def decode_once(devices: Sequence[str], repack: bool) -> None:
     """Load the tiny model and decode two tokens; raises or dies where that is impossible."""
 
-    def open_here(path: Path, options: ContextOptions) -> Context:
-        return Context(Model(path, Offload(devices=tuple(devices), repack=repack)), options)
+    def open_here(path: Path, options: ContextOptions) -> ModelContext:
+        return open_context(Model(path, Offload(devices=tuple(devices), repack=repack)), options)
 
     _decode_tiny(open_here)
 
 
-def _decode_tiny(open_context: Callable[[Path, ContextOptions], Context]) -> None:
+def _decode_tiny(open_context: Callable[[Path, ContextOptions], ModelContext]) -> None:
     """Two tokens through the tiny model.
 
     Raises:

@@ -19,7 +19,7 @@ from spec_local.speculation.controller import Controller, FixedController
 from spec_local.speculation.cost import CostProfile
 
 if TYPE_CHECKING:
-    from spec_local.llama.context import Context
+    from spec_local.llama.model_context import ModelContext
 
 
 def make_drafters(loaded: Loaded, notices: list[str]) -> tuple[dict[str, Drafter], str]:
@@ -65,7 +65,7 @@ def make_controller(loaded: Loaded, sources: Sequence[str], progress: LoadProgre
     return AdaptiveController(costs, longest=options.longest_draft, apart=bool(options.pad_width))
 
 
-def fill_passes(target: Context, costs: CostProfile) -> None:
+def fill_passes(target: ModelContext, costs: CostProfile) -> None:
     """Add rows of no use to the target's passes where that makes them faster: kernels work in tiles of rows."""
     if target.memory.free:
         target.width = costs.target.width

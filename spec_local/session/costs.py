@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from spec_local.language_model import Chunk
-from spec_local.llama.context import Context
+from spec_local.llama.model_context import ModelContext
 from spec_local.session.loading import Loaded, LoadProgress, keep_on
 from spec_local.session.saved import identity, read_saved, saved_path, write_saved
 from spec_local.speculation.cost import CostProfile, Curve
@@ -52,7 +52,7 @@ def forget_stale(profile: CostProfile) -> None:
 
 
 def measure(
-    context: Context,
+    context: ModelContext,
     rows: list[int],
     repeats: int = 2,
     clock: Callable[[], float] = time.perf_counter,
@@ -75,7 +75,7 @@ def measure(
 
 
 def _measure(
-    context: Context, rows: list[int], repeats: int, clock: Callable[[], float], go_on: Callable[[float], None]
+    context: ModelContext, rows: list[int], repeats: int, clock: Callable[[], float], go_on: Callable[[float], None]
 ) -> dict[int, float]:
     filled = min(_CONTEXT, max(1, context.n_ctx - max(rows)), context.n_batch)
     rows = [n for n in rows if filled + n <= context.n_ctx]

@@ -54,6 +54,11 @@ class Generation:
         return self.sequence.finish is not None
 
     @property
+    def untold(self) -> int:
+        """Emitted tokens that were in no piece yet."""
+        return len(self.sequence.tokens) - self.sequence.prompt_length - self._taken
+
+    @property
     def cached_tokens(self) -> int:
         """Prompt tokens that the target did not have to compute."""
         reading = self.sequence.reading

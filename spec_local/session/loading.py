@@ -11,11 +11,12 @@ from pathlib import Path
 from spec_local import models_manifest as manifest
 from spec_local.drafting.vocabulary_map import VocabularyMap
 from spec_local.errors import Aborted, BackendError, ModelError, PairError
-from spec_local.llama.context import Context, ContextOptions
 from spec_local.llama.devices import is_cpu_alone, pick_devices
-from spec_local.llama.hosted import Host, HostedContext
+from spec_local.llama.hosted import Host
 from spec_local.llama.memory_probe import classify
 from spec_local.llama.model import ALL_LAYERS, Model, Offload
+from spec_local.llama.model_context import ContextOptions, ModelContext
+from spec_local.llama.padded import LocalContext, open_context
 from spec_local.llama.probe import require_backend
 from spec_local.llama.rpc import Worker, ask_workers
 from spec_local.models_manifest import Header, PairReport, ResolvedModel, show_bytes, split_files
@@ -51,9 +52,9 @@ def keep_on(progress: LoadProgress | None, what: str) -> Callable[[float], None]
 class Loaded:
     """Models and contexts of one engine, and what was noticed on the way."""
 
-    target: Context
+    target: ModelContext
     target_name: str
-    draft: Context | None
+    draft: ModelContext | None
     draft_name: str | None
     draft_off: str
     """Why there is no draft model; empty where there is one."""
@@ -73,7 +74,7 @@ class Loaded:
     """The process that holds what lies on workers; None where nothing does."""
 
     @property
-    def contexts(self) -> list[Context]:
+    def contexts(self) -> list[ModelContext]:
         """The target's and, where there is one, the draft's."""
         return [self.target] if self.draft is None else [self.target, self.draft]
 
@@ -135,19 +136,19 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
         if host is not None:
             undo.callback(host.close)
         offload = replace(_target_offload(options), repack=repack, mapped=memory.models[0].mapped)
-        there = host if _remote(options.device, workers) else None
+        target_host = host if _remote(options.device, workers) else None
         sizes = _target_context(options, target_header)
-        target = _open(target_file.path, offload, sizes, "target", progress, there)
+        target = _open(target_file.path, offload, sizes, "target", progress, target_host)
         undo.callback(target.model.close)
         undo.callback(target.close)
-        draft: Context | None = None
+        draft: ModelContext | None = None
         if draft_file is not None:
             try:
                 offload = replace(_draft_offload(options), repack=repack, mapped=memory.models[1].mapped)
-                there = host if _remote(options.draft_device, workers) else None
-                draft = _open(draft_file.path, offload, _draft_context(options), "draft", progress, there)
+                draft_host = host if _remote(options.draft_device, workers) else None
+                draft = _open(draft_file.path, offload, _draft_context(options), "draft", progress, draft_host)
             except (ModelError, BackendError) as error:
-                if host is not None and host.lost and isinstance(target, HostedContext):
+                if target_host is not None and target_host.lost:
                     raise
                 message = f"The draft model {draft_file.path} could not be used: {error.message}"
                 off = _go_on_without(ModelError(message, error.hint), options, notices)
@@ -257,16 +258,16 @@ def _open(
     role: str,
     progress: LoadProgress | None,
     host: Host | None = None,
-) -> Context:
+) -> ModelContext:
     """Load a model here, or in the process for workers."""
     what = f"loading {role} {path.name} ({show_bytes(sum(file.stat().st_size for file in split_files(path)))})"
     report = None if progress is None else lambda fraction: progress(what, fraction)
     if host is not None:
         return host.open(path, offload, options, report)
     model = Model(path, offload, report)
-    context: Context | None = None
+    context: LocalContext | None = None
     try:
-        context = Context(model, options)
+        context = open_context(model, options)
         classify(context)
     except BaseException:
         if context is not None:
@@ -276,7 +277,7 @@ def _open(
     return context
 
 
-def _close(context: Context) -> None:
+def _close(context: ModelContext) -> None:
     context.close()
     context.model.close()
 

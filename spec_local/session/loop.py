@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from spec_local.errors import Aborted, BackendError, UsageError, WorkerError
+from spec_local.session.concurrency import Concurrency, Fixed
 from spec_local.session.generation import Event, Finished, Generation, Progress
 from spec_local.speculation.sequence import Sequence
 
@@ -79,8 +80,8 @@ class Loop:
         abort: Callable[[bool], None] = lambda _stop: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.limit = slots
-        """Most sequences in a pass; a batch lowers it while it finds out how many are fastest."""
+        self.concurrency: Concurrency = Fixed(slots)
+        """How many sequences are decoded together; a batch finds out how many are fastest."""
         self._passes = passes
         self._abort = abort
         self._clock = clock
@@ -187,15 +188,23 @@ class Loop:
                 return True
             self._in_pass = tickets
             self._abort(self._closed)
+        started = self._clock()
         try:
             self._pass(tickets)
         finally:
             with self._work:
                 self._in_pass = []
                 self._abort(self._closed)
+        self._observe(tickets, self._clock() - started)
         for ticket in tickets:
             self._report(ticket)
         return True
+
+    def _observe(self, tickets: list[Ticket], seconds: float) -> None:
+        """A pass in which nobody read a prompt tells how fast so many sequences are together."""
+        before = [ticket.generation for ticket in tickets]
+        if all(g.sequence.reading.done for g in before):
+            self.concurrency.observe(len(before), sum(g.untold for g in before), seconds)
 
     def _run(self) -> None:
         while True:
@@ -203,7 +212,15 @@ class Loop:
                 self._work.wait_for(lambda: self._closed or self._calls or self._tickets())
                 if self._closed:
                     return
-            self.step()
+            try:
+                self.step()
+            except Exception as error:  # a defect of ours: nobody is left waiting
+                with self._work:
+                    failed = self._tickets()
+                for ticket in failed:
+                    ticket.generation.sequence.fail(_unexpected(error))
+                    ticket.cancelled = True
+                self._end_cancelled()
 
     def _pass(self, tickets: list[Ticket]) -> None:
         """Play it; what stops it becomes the finish of the requests that it concerns."""
@@ -238,7 +255,7 @@ class Loop:
         """Give waiting requests a slot, first come first served."""
         with self._work:
             admitted = []
-            while self._waiting and self._free and len(self._running) < self.limit:
+            while self._waiting and self._free and len(self._running) < self.concurrency.limit:
                 ticket = self._waiting.popleft()
                 self._running.append(ticket)
                 admitted.append(ticket)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spec_local.language_model import Chunk
-from spec_local.llama.context import Context
+from spec_local.llama.model_context import ModelContext
 from spec_local.session.loading import Loaded, LoadProgress, keep_on
 from spec_local.session.options import EngineOptions
 from spec_local.session.saved import identity, read_saved, saved_path, write_saved
@@ -93,7 +93,7 @@ def widths_in_use(longest_draft: int, options: EngineOptions) -> tuple[int, ...]
     return tuple(sorted({min(n, widest) for n in (2, 4, widest)} - {1})) if widest > 1 else ()
 
 
-def probe(context: Context, widths: Sequence[int], go_on: Callable[[float], None] = lambda _: None) -> Numerics:
+def probe(context: ModelContext, widths: Sequence[int], go_on: Callable[[float], None] = lambda _: None) -> Numerics:
     """Evaluate a short text one token at a time and in passes of each width. Leaves slot 0 empty.
 
     About `8·V(1) + Σ_w ⌈8/w⌉·V(w)` seconds, V(n) being a pass of n rows.
@@ -122,7 +122,7 @@ def probe(context: Context, widths: Sequence[int], go_on: Callable[[float], None
 
 
 def evaluate(
-    context: Context, tokens: Sequence[int], width: int, before_pass: Callable[[], None]
+    context: ModelContext, tokens: Sequence[int], width: int, before_pass: Callable[[], None]
 ) -> npt.NDArray[np.float32]:
     """Logits after each token, from an empty cache in passes of `width` rows. Leaves slot 0 empty.
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from spec_local.language_model import Chunk, Logits
-from spec_local.llama.context import Context
+from spec_local.llama.model_context import ModelContext
 from spec_local.sampling.row import Row
 from spec_local.verify.findings import Kind, Problem
 from spec_local.verify.margins import chooser, fall, miss
@@ -230,19 +230,19 @@ def _draft(rig: Rig, recorder: Recorder) -> tuple[tuple[Row, ...] | None, Fresh 
     return tuple(rows), _fresh(context, ids, epsilon, tail)
 
 
-def _fresh(context: Context, tokens: Many[int], epsilon: float, tail: Many[Logits]) -> Fresh:
+def _fresh(context: ModelContext, tokens: Many[int], epsilon: float, tail: Many[Logits]) -> Fresh:
     """Compare the logits [n_vocab] after the last tokens with those of one batch. Slot 0 is empty afterwards."""
     batch = last_of_batch(context, tokens, len(tail))  # [tail, n_vocab]
     return Fresh(epsilon, tail[-1], float(np.abs(np.stack(tail) - batch).max()), batch[-1])
 
 
-def in_passes(context: Context, tokens: Many[int], width: int) -> Logits:
+def in_passes(context: ModelContext, tokens: Many[int], width: int) -> Logits:
     """Append tokens to slot 0 in passes of `width` rows; float32 [len(tokens), n_vocab], a copy."""
     passes = (tokens[low : low + width] for low in range(0, len(tokens), width))
     return np.concatenate([context.decode([Chunk(0, part, len(part))])[0].copy() for part in passes])
 
 
-def last_of_batch(context: Context, tokens: Many[int], rows: int) -> Logits:
+def last_of_batch(context: ModelContext, tokens: Many[int], rows: int) -> Logits:
     """Logits after the last `rows` tokens, from an empty cache, in as few passes as the batch size allows.
 
     Returns:

@@ -16,7 +16,7 @@ import numpy as np
 from spec_local.drafting.draft import MODEL_SOURCE
 from spec_local.drafting.model import ModelDrafter
 from spec_local.language_model import Chunk, Logits
-from spec_local.llama.context import Context
+from spec_local.llama.model_context import ModelContext
 from spec_local.verify.audit import FLOOR, Replay
 from spec_local.verify.findings import Kind, Problem
 from spec_local.verify.recording import Recorder
@@ -83,7 +83,7 @@ def look(rig: Rig, recorder: Recorder) -> list[LiveCache]:
     return caches
 
 
-def _look(model: str, context: Context, tokens: Many[int], expected: int) -> LiveCache:
+def _look(model: str, context: ModelContext, tokens: Many[int], expected: int) -> LiveCache:
     held = context.length(0)
     logits = None
     rest = tokens[min(expected, len(tokens) - 1) :]

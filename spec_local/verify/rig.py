@@ -12,10 +12,10 @@ from spec_local.drafting.drafter import Drafter
 from spec_local.drafting.model import ModelDrafter
 from spec_local.errors import Aborted
 from spec_local.language_model import Chunk
-from spec_local.llama.context import Context
+from spec_local.llama.model_context import ModelContext
 from spec_local.sampling.params import Sampling
 from spec_local.session.engine import Engine
-from spec_local.session.generation import Generation, Request
+from spec_local.session.generation import Request
 from spec_local.speculation.controller import Controller, FixedController
 from spec_local.speculation.sequence import Sequence
 from spec_local.speculation.speculator import Speculator
@@ -51,7 +51,7 @@ class Rig:
     # -- contexts, made when first needed ----------------------------------------------------------------------------
 
     @cached_property
-    def padded_target(self) -> Context:
+    def padded_target(self) -> ModelContext:
         """The target, evaluating every pass with `pad_width` rows."""
         return self._context(self.engine.loaded.target, rows=self.pad_width, pad_width=self.pad_width)
 
@@ -68,22 +68,22 @@ class Rig:
         return None if draft is None else ModelDrafter(self._context(draft, rows=1), vocabulary=vocabulary)
 
     @cached_property
-    def single(self) -> Context:
+    def single(self) -> ModelContext:
         """The target, for evaluating one token at a time."""
         return self._context(self.engine.loaded.target, rows=self.widest)
 
     @cached_property
-    def wide(self) -> Context:
+    def wide(self) -> ModelContext:
         """The target, for evaluating many tokens at a time."""
         return self._context(self.engine.loaded.target, rows=self.widest)
 
     @cached_property
-    def draft(self) -> Context | None:
+    def draft(self) -> ModelContext | None:
         """The draft model with a cache of its own; None where there is none."""
         draft = self.engine.loaded.draft
         return None if draft is None else self._context(draft, rows=ROWS)
 
-    def _context(self, like: Context, rows: int, pad_width: int = 0) -> Context:
+    def _context(self, like: ModelContext, rows: int, pad_width: int = 0) -> ModelContext:
         options = replace(like.options, n_ctx=self.n_ctx, n_seq=1, max_rows=rows, pad_width=pad_width)
         return self._undo.enter_context(_closing(like.sibling(options)))
 
@@ -92,14 +92,13 @@ class Rig:
     def play_padded(self, prompt: str, sampling: Sampling, drafters: Mapping[str, Drafter], length: int) -> Sequence:
         """One answer in padded passes, drafted by the first of `drafters` that offers something."""
         sequence = self.engine.prepare(Request(prompt, sampling)).sequence
+        sequence.slot = 0
         speculator = self.padded
         speculator.drafters = dict(drafters)
         speculator.controller = FixedController(list(drafters), length)
-        sequence.pace = speculator.controller.enter()
-        speculator.prefill(sequence)
         while sequence.finish is None:
             self.check_cancelled()
-            speculator.round([sequence])
+            speculator.step([sequence])
         if sequence.error is not None:
             raise sequence.error
         return sequence
@@ -116,18 +115,18 @@ class Rig:
             engine.speculator.release(0)
         self._prompt = prompt
         recorder = Recorder(generation.sequence)
-        with engine.using(), _controlled(engine.speculator, controller) as used:
-            generation.sequence.pace = used.enter()
-            self._finish(generation)
-        return recorder
-
-    def _finish(self, generation: Generation) -> None:
-        self.engine.prefill(generation)
-        while not generation.finished:
-            self.check_cancelled()
-            self.engine.step([generation])
+        with _controlled(engine.speculator, controller):
+            ticket = engine.loop.submit(generation, lambda _event: None)
+            try:
+                while not generation.finished:
+                    self.check_cancelled()
+                    engine.loop.step()
+            finally:
+                ticket.cancel()
+                engine.loop.step()
         if generation.sequence.error is not None:
             raise generation.sequence.error
+        return recorder
 
     def start_over(self) -> None:
         """Empty the engine's caches after a run that broke off."""
@@ -160,14 +159,14 @@ class Rig:
         self.close()
 
 
-def feed(context: Context, tokens: Many[int]) -> None:
+def feed(context: ModelContext, tokens: Many[int]) -> None:
     """Append tokens to slot 0 as a prefill does: in whole batches, no logits."""
     for start in range(0, len(tokens), context.n_batch):
         context.decode([Chunk(0, tokens[start : start + context.n_batch], 0)])
 
 
 @contextmanager
-def _closing(context: Context) -> Iterator[Context]:
+def _closing(context: ModelContext) -> Iterator[ModelContext]:
     try:
         yield context
     finally:
@@ -175,10 +174,10 @@ def _closing(context: Context) -> Iterator[Context]:
 
 
 @contextmanager
-def _controlled(speculator: Speculator, controller: Controller | None) -> Iterator[Controller]:
+def _controlled(speculator: Speculator, controller: Controller | None) -> Iterator[None]:
     own = speculator.controller
     speculator.controller = controller or own
     try:
-        yield speculator.controller
+        yield
     finally:
         speculator.controller = own

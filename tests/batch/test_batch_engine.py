@@ -67,10 +67,9 @@ def make_items(count: int = 16) -> list[Item]:
 def answers(engine: Engine, slots: int, items: list[Item]) -> dict[Any, tuple[int, ...]]:
     source: Iterator[Item | BadLine] = iter(items)
     found = {}
-    with engine.using():
-        for outcome in Runner(engine, slots, Recipe(Sampling(min_p=0.0)).request).run(source):
-            assert outcome.result is not None, outcome.error
-            found[outcome.id] = outcome.result.token_ids
+    for outcome in Runner(engine, slots, Recipe(Sampling(min_p=0.0)).request).run(source):
+        assert outcome.result is not None, outcome.error
+        found[outcome.id] = outcome.result.token_ids
     return found
 
 
@@ -87,8 +86,7 @@ def test_a_shared_beginning_is_computed_once(load_tiny: Load) -> None:
     engine = load_tiny("model", parallel=4)
     items = [item for item in make_items() if item.line % 4]
     source: Iterator[Item | BadLine] = iter(items)
-    with engine.using():
-        outcomes = list(Runner(engine, 4, Recipe().request).run(source))
+    outcomes = list(Runner(engine, 4, Recipe().request).run(source))
     cached = [o.result.cached_tokens for o in outcomes if o.result is not None]
     assert len(cached) == len(items)
     assert sum(tokens > 40 for tokens in cached) == len(items) - 1
@@ -119,8 +117,7 @@ def test_a_line_with_a_schema_that_cannot_be_followed_fails_alone(load_tiny: Loa
     ]
     engine = load_tiny("none", parallel=2)
     source: Iterator[Item | BadLine] = iter(items)
-    with engine.using():
-        outcomes = {o.line: o for o in Runner(engine, 2, Recipe().request).run(source)}
+    outcomes = {o.line: o for o in Runner(engine, 2, Recipe().request).run(source)}
     assert outcomes[2].result is not None
     for line in (1, 3):
         error = outcomes[line].error

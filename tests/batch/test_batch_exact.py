@@ -49,7 +49,7 @@ def answer(items: list[Item], slots: int, kind: str, length: int) -> tuple[Answe
     target = ToyModel(TARGET, VOCABULARY, slots=slots, n_batch=256)
     sources = drafters(kind, slots)
     speculator = Speculator(target, sources, FixedController(tuple(sources), length), max_rows=slots * (length + 1))
-    engine = ToyEngine(speculator, VOCABULARY)
+    engine = ToyEngine(speculator, VOCABULARY, slots=slots)
     feed: Iterator[Item | BadLine] = iter(items)
     found: Answers = {}
     for outcome in Runner(engine, slots, Recipe().request).run(feed):
@@ -119,7 +119,7 @@ def test_a_cache_that_cannot_be_copied_in_part_is_filled_as_before() -> None:
     target.trim_mode = "refuses"
     speculator = Speculator(target, {}, FixedController((), 0), max_rows=4)
     source: Iterator[Item | BadLine] = iter(items)
-    found = {o.id: o.result for o in Runner(ToyEngine(speculator, VOCABULARY), 4, Recipe().request).run(source)}
+    found = {o.id: o.result for o in Runner(ToyEngine(speculator, VOCABULARY, slots=4), 4, Recipe().request).run(source)}
     assert target.copies
     for item in items:
         result = found[item.id]

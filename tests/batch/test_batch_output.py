@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from batch_engines import ScriptedEngine, recipe, recited
 
-from spec_local.batch.concurrency import Fixed
 from spec_local.batch.job import BatchOptions, Job
 from spec_local.batch.output import OutputError, OutputFile
 from spec_local.batch.source import Source
 from spec_local.errors import UsageError
 from spec_local.sampling import Sampling
+from spec_local.session.concurrency import Fixed
 from spec_local.session.generation import Request
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from batch_engines import ScriptedEngine, recited, text_of
 
-from spec_local.batch.concurrency import Fixed, Measured
 from spec_local.batch.failures import Failure, ItemError, failure_type
 from spec_local.batch.records import BadLine, Item
 from spec_local.batch.requests import Recipe
 from spec_local.batch.runner import Outcome, Runner
 from spec_local.errors import BackendError, UsageError
+from spec_local.session.concurrency import Fixed, Measured
 from spec_local.session.generation import Request
 
 

@@ -8,7 +8,7 @@ from typing import get_args
 from tiny_gguf import write_transformer
 
 from spec_local.cli.options import _CACHE_TYPES
-from spec_local.llama.context import CACHE_TYPES
+from spec_local.llama.model_context import CACHE_TYPES
 from spec_local.session.options import CacheType
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from native_faults import ABORTED, FAILED, INVALID, NO_ROOM, OUT_OF_MEMORY, NativeFaults, check_caches
+from native_faults import ABORTED, FAILED, INVALID, NO_ROOM, OUT_OF_MEMORY, NativeFaults, check_caches, native
 from tiny_gguf import write_convolutional, write_hybrid, write_recurrent, write_transformer
 
 from spec_local.errors import BackendError, SpecLocalError
@@ -174,9 +174,9 @@ def test_saved_states_that_cannot_be_taken_back(tiny_folder: Path) -> None:
             def llama_state_seq_set_data_ext(self, *_: Any) -> int:
                 return 0
 
-        checkpoints = engine.loaded.target._checkpoints
-        lib = checkpoints._lib
-        checkpoints._lib = Untaken()
+        target = native(engine.loaded.target)
+        lib = target.lib
+        target.lib = cast(Any, Untaken())
         result = _answer(engine)
         assert result.token_ids == expected.token_ids
         assert result.speculation_state == "off"

@@ -14,12 +14,13 @@ from tiny_gguf import N_VOCAB, write_transformer
 
 from spec_local.errors import Aborted, BackendError, CacheError, UsageError
 from spec_local.language_model import Chunk
-from spec_local.llama.context import Context, ContextOptions
 from spec_local.llama.model import Model, Offload
+from spec_local.llama.model_context import ContextOptions
+from spec_local.llama.padded import LocalContext, open_context
 
 TOKENS = [84, 104, 101, 32, 97, 98, 99, 100, 200, 13, 7]
 
-Make = Callable[..., Context]
+Make = Callable[..., LocalContext]
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +31,10 @@ def model(tiny_target: Path) -> Iterator[Model]:
 
 @pytest.fixture
 def make(model: Model) -> Iterator[Make]:
-    made: list[Context] = []
+    made: list[LocalContext] = []
 
-    def context(**options: Any) -> Context:
-        made.append(Context(model, ContextOptions(**{"n_ctx": 64, "threads": 1, **options})))
+    def context(**options: Any) -> LocalContext:
+        made.append(open_context(model, ContextOptions(**{"n_ctx": 64, "threads": 1, **options})))
         return made[-1]
 
     yield context
@@ -41,7 +42,7 @@ def make(model: Model) -> Iterator[Make]:
         context_.close()
 
 
-def _rows(context: Context, tokens: list[int], seq: int = 0, rows: int | None = None) -> np.ndarray:
+def _rows(context: LocalContext, tokens: list[int], seq: int = 0, rows: int | None = None) -> np.ndarray:
     return context.decode([Chunk(seq, tokens, len(tokens) if rows is None else rows)])[0].copy()
 
 
@@ -145,20 +146,44 @@ def test_a_padded_cache_can_be_taken_over_by_another_sequence(make: Make) -> Non
     assert np.array_equal(context.decode([Chunk(1, TOKENS[5:], 6)])[0], expected)
 
 
+@pytest.mark.parametrize("pad_width", [0, 4])
+def test_an_interrupt_behind_a_pass_makes_no_tokens_of_its_padding(make: Make, pad_width: int) -> None:
+    """Ctrl-C is raised as soon as llama.cpp returns: before anything can be taken out again."""
+    context, undisturbed = make(pad_width=pad_width), make(pad_width=pad_width)
+    for one in (context, undisturbed):
+        one.width = lambda rows: -(-rows // 4) * 4
+        one.decode([Chunk(0, TOKENS[:5], 0)])
+    decode = context.native.decode
+
+    def interrupted() -> int:
+        assert decode() == 0
+        raise KeyboardInterrupt
+
+    context.native.decode = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        context.decode([Chunk(0, TOKENS[5:8], 3)])
+    context.native.decode = decode  # type: ignore[method-assign]
+    undisturbed.decode([Chunk(0, TOKENS[5:8], 3)])
+    assert context.length(0) == undisturbed.length(0) == 8
+    for tokens in (TOKENS[8:9], TOKENS[9:]):
+        np.testing.assert_allclose(_rows(context, tokens), _rows(undisturbed, tokens), rtol=0, atol=1e-4)
+    assert context.length(0) == len(TOKENS)
+
+
 def test_padded_passes_stopped_between_two_sequences_leave_nothing(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     context = make(pad_width=4, n_seq=3)
     context.decode([Chunk(0, TOKENS[:3], 0), Chunk(1, TOKENS[:6], 0)])
-    evaluate = context._pass
+    evaluate = context.inner.decode
 
     evaluated = []
 
-    def then_stop(chunks: Any) -> int:
-        status = evaluate(chunks)
+    def then_stop(chunks: Any) -> list[Any]:
+        rows = evaluate(chunks)
         evaluated.append(chunks[0].seq)
         context.abort(chunks[0].seq == 1)
-        return status
+        return list(rows)
 
-    monkeypatch.setattr(context, "_pass", then_stop)
+    monkeypatch.setattr(context.inner, "decode", then_stop)
     with pytest.raises(Aborted):
         context.decode([Chunk(0, [1], 1), Chunk(1, [2, 3], 2), Chunk(2, [4], 1)])
     context.abort(False)
@@ -185,7 +210,7 @@ def test_a_cut_that_was_not_done_is_noticed_whatever_it_answers(
 ) -> None:
     context = make()
     _rows(context, TOKENS)
-    monkeypatch.setattr(context, "_lib", _Without(context._lib, llama_memory_seq_rm=lambda *_: answer))
+    monkeypatch.setattr(context.native, "lib", _Without(context.native.lib, llama_memory_seq_rm=lambda *_: answer))
     with pytest.raises(CacheError, match="cannot be cut from 11 to 5 tokens"):
         context.trim(0, 5)
 
@@ -218,7 +243,7 @@ def test_checkpoint_and_restore(make: Make) -> None:
 def test_a_recurrent_model_is_known_and_restored_by_checkpoint(tiny_recurrent: Path) -> None:
     with Model(tiny_recurrent) as model:
         assert model.recurrent
-        context = Context(model, ContextOptions(n_ctx=64, threads=1))
+        context = open_context(model, ContextOptions(n_ctx=64, threads=1))
         expected = _rows(context, TOKENS)
         context.trim(0, 0)
         _rows(context, TOKENS[:5])
@@ -269,7 +294,7 @@ def test_a_stop_is_honoured_before_and_during_a_pass_and_taken_back(tiny_folder:
     """A context of a slower model, so that a pass takes long enough to be stopped in its middle."""
     path = write_transformer(tiny_folder / "slow.gguf", width=256, layers=8)
     with Model(path) as model:
-        context = Context(model, ContextOptions(n_ctx=4096, n_batch=2048, threads=1))
+        context = open_context(model, ContextOptions(n_ctx=4096, n_batch=2048, threads=1))
         expected = _rows(context, TOKENS)
         context.abort(True)
         with pytest.raises(Aborted):
@@ -297,14 +322,14 @@ def test_a_stop_is_honoured_before_and_during_a_pass_and_taken_back(tiny_folder:
 
 def test_a_stopped_pass_of_a_running_state_leaves_nothing_rather_than_a_wrong_state(tiny_recurrent: Path) -> None:
     with Model(tiny_recurrent) as model:
-        context = Context(model, ContextOptions(n_ctx=64, threads=1))
+        context = open_context(model, ContextOptions(n_ctx=64, threads=1))
         expected = _rows(context, TOKENS)
         context.trim(0, 0)
         _rows(context, TOKENS[:5])
-        context._lib = cast(Any, _Without(context._lib, llama_decode=_decode_then(context, 2)))
+        context.native.lib = cast(Any, _Without(context.native.lib, llama_decode=_decode_then(context, 2)))
         with pytest.raises(Aborted):
             _rows(context, [1, 2, 3])
-        context._lib = context._lib._lib
+        context.native.lib = context.native.lib._lib
         assert context.length(0) == 0
         np.testing.assert_allclose(_rows(context, TOKENS), expected, rtol=0, atol=1e-4)
         context.close()
@@ -316,17 +341,17 @@ def test_a_failed_pass_leaves_the_caches_as_they_were(make: Make, status: int, e
     expected = _rows(context, TOKENS)
     context.trim(0, 5)
     _rows(context, [1, 2], 1)
-    context._lib = cast(Any, _Without(context._lib, llama_decode=_decode_then(context, status)))
+    context.native.lib = cast(Any, _Without(context.native.lib, llama_decode=_decode_then(context, status)))
     with pytest.raises(error):
         context.decode([Chunk(0, [7, 7, 7], 1), Chunk(1, [8], 1)])
-    context._lib = context._lib._lib
+    context.native.lib = context.native.lib._lib
     assert (context.length(0), context.length(1)) == (5, 2)
     np.testing.assert_allclose(_rows(context, TOKENS[5:]), expected[5:], rtol=0, atol=1e-4)
 
 
-def _decode_then(context: Context, status: int) -> Callable[..., int]:
+def _decode_then(context: LocalContext, status: int) -> Callable[..., int]:
     """A decode that does its work, and then says that it failed."""
-    decode = context._lib.llama_decode
+    decode = context.native.lib.llama_decode
 
     def failing(*arguments: Any) -> int:
         assert decode(*arguments) == 0
@@ -374,7 +399,7 @@ def test_too_large_a_context_is_a_sentence(model: Model, make: Make, monkeypatch
     with pytest.raises(UsageError, match="6400000000 tokens"):
         make(n_ctx=100_000_000, n_seq=64)
     monkeypatch.setattr(
-        "spec_local.llama.context.llama", lambda: _Without(model._lib, llama_init_from_model=lambda *_: None)
+        "spec_local.llama.native.llama", lambda: _Without(model._lib, llama_init_from_model=lambda *_: None)
     )
     with pytest.raises(BackendError, match=r"cannot make a context of 64 tokens for target\.gguf") as caught:
         make()
@@ -384,8 +409,8 @@ def test_too_large_a_context_is_a_sentence(model: Model, make: Make, monkeypatch
 def test_a_pass_is_filled_up_where_there_is_room_and_the_rows_are_the_same(tiny_target: Path) -> None:
     tokens = [5, 6, 7, 8, 9]
     with Model(tiny_target, Offload(devices=("none",))) as model:
-        plain = Context(model, ContextOptions(n_ctx=32, max_rows=8, threads=1))
-        filled = Context(model, ContextOptions(n_ctx=32, max_rows=8, threads=1))
+        plain = open_context(model, ContextOptions(n_ctx=32, max_rows=8, threads=1))
+        filled = open_context(model, ContextOptions(n_ctx=32, max_rows=8, threads=1))
         asked: list[int] = []
 
         def width(rows: int) -> int:

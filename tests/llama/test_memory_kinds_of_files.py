@@ -25,9 +25,11 @@ from tiny_gguf import (
 from spec_local.errors import BackendError, CacheError
 from spec_local.language_model import Chunk, MemoryKind
 from spec_local.llama.checkpoints import SAVED_STATES
-from spec_local.llama.context import Context, ContextOptions
 from spec_local.llama.memory_probe import classify
 from spec_local.llama.model import Model
+from spec_local.llama.model_context import ContextOptions
+from spec_local.llama.padded import LocalContext, open_context
+from spec_local.llama.running_state import RunningStateRollback
 
 TOLERANCE = 0.05
 """Rounding of the float16 cache and of passes of different width; another history moves logits by whole units."""
@@ -69,15 +71,15 @@ def model(case: Case, tiny_folder: Path) -> Iterator[Model]:
 
 
 @pytest.fixture
-def context(case: Case, model: Model) -> Iterator[Context]:
-    context = Context(model, ContextOptions(**{"n_ctx": 128, "n_batch": 32, "threads": 1, **case.context}))
+def context(case: Case, model: Model) -> Iterator[LocalContext]:
+    context = open_context(model, ContextOptions(**{"n_ctx": 128, "n_batch": 32, "threads": 1, **case.context}))
     classify(context)
     yield context
     context.close()
 
 
 def _fresh(model: Model, tokens: list[int]) -> np.ndarray:
-    context = Context(model, ContextOptions(n_ctx=256, n_batch=256, threads=1))
+    context = open_context(model, ContextOptions(n_ctx=256, n_batch=256, threads=1))
     try:
         row: np.ndarray = context.decode([Chunk(0, tokens, 1)])[0][0].copy()
         return row
@@ -85,7 +87,7 @@ def _fresh(model: Model, tokens: list[int]) -> np.ndarray:
         context.close()
 
 
-def _says(context: Context, tokens: list[int], token: int, seq: int = 0) -> np.ndarray:
+def _says(context: LocalContext, tokens: list[int], token: int, seq: int = 0) -> np.ndarray:
     """The row after `token`, which is then taken out again where that is free."""
     assert context.length(seq) == len(tokens)
     context.mark(seq, 1)
@@ -93,7 +95,7 @@ def _says(context: Context, tokens: list[int], token: int, seq: int = 0) -> np.n
     return row
 
 
-def test_the_kind_is_found_and_the_caches_are_left_empty(case: Case, context: Context) -> None:
+def test_the_kind_is_found_and_the_caches_are_left_empty(case: Case, context: LocalContext) -> None:
     assert context.memory.kind is case.kind
     assert context.length(0) == 0
     assert context.memory.cuttable
@@ -102,7 +104,7 @@ def test_the_kind_is_found_and_the_caches_are_left_empty(case: Case, context: Co
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_rounds_leave_the_state_of_their_tokens(model: Model, context: Context, seed: int) -> None:
+def test_random_rounds_leave_the_state_of_their_tokens(model: Model, context: LocalContext, seed: int) -> None:
     """As rounds do it: mark, pass over a draft, cut to what was accepted, read what the cut took too much."""
     random = np.random.default_rng(seed)
     tokens: list[int] = []
@@ -140,7 +142,7 @@ def test_random_rounds_leave_the_state_of_their_tokens(model: Model, context: Co
     assert context.memory.kind is not MemoryKind.CHECKPOINTS or cuts > 10
 
 
-def test_a_cut_without_a_foothold_is_refused_and_changes_nothing_wrongly(model: Model, context: Context) -> None:
+def test_a_cut_without_a_foothold_is_refused_and_changes_nothing_wrongly(model: Model, context: LocalContext) -> None:
     tokens = [5, 6, 7, 8, 9, 10, 11]
     context.decode([Chunk(0, tokens[:4], 0)])
     context.decode([Chunk(0, tokens[4:], 1)])
@@ -158,7 +160,7 @@ def test_a_cut_without_a_foothold_is_refused_and_changes_nothing_wrongly(model: 
 def test_a_snapshot_is_not_believed_beyond_what_the_last_pass_wrote(tiny_folder: Path) -> None:
     """llama.cpp says yes to going seven states back after a pass of two tokens, to states of an earlier text."""
     with Model(write_convolutional(tiny_folder / "snapshots.gguf", seed=4)) as model:
-        context = Context(model, ContextOptions(n_ctx=64, threads=1, snapshots=7))
+        context = open_context(model, ContextOptions(n_ctx=64, threads=1, snapshots=7))
         context.decode([Chunk(0, [1, 2, 3, 4, 5, 6, 7, 8], 0)])
         context.decode([Chunk(0, [9, 10], 0)])
         assert context.foothold(0, 9) == 9
@@ -174,12 +176,12 @@ def test_a_snapshot_is_not_believed_beyond_what_the_last_pass_wrote(tiny_folder:
 
 
 @pytest.mark.parametrize("status", [2, -3, -2, -1])
-def test_a_pass_that_broke_off_is_taken_back_whole(model: Model, context: Context, status: int) -> None:
+def test_a_pass_that_broke_off_is_taken_back_whole(model: Model, context: LocalContext, status: int) -> None:
     """The pass is computed and then said to have failed, as an abort in its last node would leave it."""
     tokens = [5, 6, 7, 8, 9]
     context.decode([Chunk(0, tokens, 0)])
     context.mark(0)
-    decode = context._lib.llama_decode
+    decode = context.native.lib.llama_decode
 
     class Failing:
         def __getattr__(self, name: str) -> Any:
@@ -191,24 +193,26 @@ def test_a_pass_that_broke_off_is_taken_back_whole(model: Model, context: Contex
             lib.llama_memory_seq_rm(lib.llama_get_memory(arguments[0]), 0, len(tokens), -1)
             return status
 
-    lib = context._lib
-    context._lib = cast(Any, Failing())
+    lib = context.native.lib
+    context.native.lib = cast(Any, Failing())
     with pytest.raises(BackendError if status < 0 else Exception):
         context.decode([Chunk(0, [1, 2, 3], 1)])
-    context._lib = lib
+    context.native.lib = lib
     assert context.length(0) == len(tokens)
     np.testing.assert_allclose(_says(context, tokens, 3), _fresh(model, [*tokens, 3]), rtol=0, atol=TOLERANCE)
 
 
 def test_marks_for_later_turns_are_few_and_the_first_one_stays(tiny_folder: Path) -> None:
     with Model(write_recurrent(tiny_folder / "marks.gguf", seed=4)) as model:
-        context = Context(model, ContextOptions(n_ctx=256, threads=1))
+        context = open_context(model, ContextOptions(n_ctx=256, threads=1))
         for _ in range(10):
             context.decode([Chunk(0, [1, 2, 3, 4], 0)])
             context.mark(0)
             context.decode([Chunk(0, [5], 0)])
             context.mark(0, 3)
-        saved = context._checkpoints._saved
+        rollback = context.inner._rollback
+        assert isinstance(rollback, RunningStateRollback)
+        saved = rollback._checkpoints._saved
         assert len(saved[0]) == SAVED_STATES
         assert context.foothold(0, 49) == 49
         assert context.foothold(0, 48) == 44
@@ -224,7 +228,7 @@ def test_padded_passes_with_snapshots_have_the_same_bits_at_any_draft(tiny_folde
     with Model(write_convolutional(tiny_folder / "padded.gguf", seed=4)) as model:
         expected = None
         for step in (1, 2, 3, 4):  # a piece and its rejected draft fit one pass
-            context = Context(model, ContextOptions(n_ctx=64, threads=1, snapshots=7, pad_width=8))
+            context = open_context(model, ContextOptions(n_ctx=64, threads=1, snapshots=7, pad_width=8))
             classify(context)
             rows = []
             for start in range(0, len(tokens), step):
@@ -244,8 +248,8 @@ def test_a_memory_that_lies_is_found_out(tiny_folder: Path, monkeypatch: pytest.
     """A cut that reports success and leaves the state as it was: nothing but the logits shows it."""
     write = write_convolutional if lie == "yes" else write_recurrent
     with Model(write(tiny_folder / f"lying-{lie}.gguf", seed=4)) as model:
-        context = Context(model, ContextOptions(n_ctx=64, threads=1, snapshots=7))
-        lib = context._lib
+        context = open_context(model, ContextOptions(n_ctx=64, threads=1, snapshots=7))
+        lib = context.native.lib
 
         class Lying:
             def __getattr__(self, name: str) -> Any:
@@ -264,11 +268,10 @@ def test_a_memory_that_lies_is_found_out(tiny_folder: Path, monkeypatch: pytest.
                     size if lie == "state" else int(lib.llama_state_seq_set_data_ext(context, data, size, seq, flags))
                 )
 
-        context._lib = cast(Any, Lying())
-        context._checkpoints._lib = cast(Any, Lying())
+        context.native.lib = cast(Any, Lying())
         found = classify(context)
         assert found.kind is (MemoryKind.CHECKPOINTS if lie == "yes" else MemoryKind.NOWHERE)
-        context._lib = lib
+        context.native.lib = lib
         context.close()
 
 
@@ -277,7 +280,7 @@ def test_a_whole_window_that_gave_cells_away_says_how_far_back_it_can_be_cut(tmp
     rng = np.random.default_rng(4)
     with Model(write_windowed(tmp_path / "window.gguf", seed=3)) as model:
         options = ContextOptions(n_ctx=64, n_seq=3, n_batch=32, max_rows=4, threads=1, flash_attention="off")
-        context, fresh = Context(model, options), Context(model, options)
+        context, fresh = open_context(model, options), open_context(model, options)
         shortened = 0
         try:
             classify(context)

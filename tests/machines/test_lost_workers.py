@@ -21,9 +21,9 @@ import spec_local
 from spec_local.cli.main import main
 from spec_local.errors import Aborted, ModelError, UsageError, WorkerError
 from spec_local.llama import hosted, rpc
-from spec_local.llama.context import ContextOptions
 from spec_local.llama.hosted import Host
 from spec_local.llama.model import Offload
+from spec_local.llama.model_context import ContextOptions
 from spec_local.llama.rpc import PROTOCOL, ask_workers
 from spec_local.sampling.params import Sampling
 from spec_local.session.options import EngineOptions

@@ -14,16 +14,18 @@ import numpy as np
 import pytest
 from running_worker import RunningWorker, wait_until
 from slow_link import SlowLink
+from tiny_mtp import WIDTH, write_mtp
 
 import spec_local
 from spec_local.cli.exit_codes import ExitCode
 from spec_local.cli.main import main
-from spec_local.errors import UsageError
+from spec_local.errors import Aborted, CacheError, UsageError
 from spec_local.language_model import Chunk
-from spec_local.llama.context import Context, ContextOptions
 from spec_local.llama.hosted import FACTS, Host, HostedContext
 from spec_local.llama.memory_probe import classify
 from spec_local.llama.model import Model, Offload
+from spec_local.llama.model_context import ContextOptions
+from spec_local.llama.padded import LocalContext, open_context
 from spec_local.llama.rpc import ask_workers
 from spec_local.models_manifest import kv_bytes, read_header, split_weights
 from spec_local.sampling.params import Sampling
@@ -92,7 +94,7 @@ def test_a_hosted_context_is_a_context(workers: list[RunningWorker], target: Pat
     host = undo.enter_context(Host([workers[0].endpoint]))
     there = host.open(target, Offload(devices=("RPC0",)), options)
     model = undo.enter_context(Model(target, Offload(devices=("none",))))
-    here = Context(model, options)
+    here = open_context(model, options)
     undo.callback(here.close)
     assert (there.memory.kind, there.n_batch) == (classify(here).kind, here.n_batch)
     assert [getattr(there.model, fact) for fact in FACTS] == [getattr(model, fact) for fact in FACTS]
@@ -109,7 +111,39 @@ def test_a_hosted_context_is_a_context(workers: list[RunningWorker], target: Pat
         compare(there, here, both)
 
 
-def compare(there: HostedContext, here: Context, both: Callable[[Sequence[Chunk]], None]) -> None:
+@pytest.mark.parametrize("pad_width", [0, 4])
+def test_hidden_states_come_from_there(workers: list[RunningWorker], tiny_folder: Path, pad_width: int) -> None:
+    path = write_mtp(tiny_folder / "remote-states.gguf", "hy_v3", "random", seed=3)
+    options = ContextOptions(n_ctx=64, n_seq=2, n_batch=32, threads=1, pad_width=pad_width, states=True)
+    chunks = [Chunk(0, range(9), 2, states=True), Chunk(1, [7, 8, 9], 1, states=True)]
+    with Host([workers[0].endpoint]) as host, Model(path, Offload(devices=("none",))) as model:
+        there, here = host.open(path, Offload(devices=("RPC0",)), options), open_context(model, options)
+        assert (there.state_width, there.no_states) == (here.state_width, "") == (WIDTH, "")
+        for part in (chunks, chunks[:1], [Chunk(1, [3], 1), Chunk(0, [4, 5], 0, states=True)]):
+            for context in (there, here):
+                context.decode(part)
+            for chunk, found, right in zip(part, there.states(), here.states(), strict=True):
+                assert (found is None) == (right is None) == (not chunk.states)
+                if found is not None and right is not None:
+                    assert found.shape == right.shape
+                    assert float(np.abs(found - right).max()) < 1e-5
+        there.abort(True)
+        with pytest.raises(Aborted):
+            there.decode(chunks[1:])
+        assert there.states() == []
+        there.abort(False)
+        with pytest.raises(CacheError):
+            there.decode([Chunk(0, [0] * 60, 0, states=True)])
+        assert there.states() == []
+        plain = there.sibling(ContextOptions(n_ctx=64, threads=1))
+        assert (plain.state_width, plain.no_states) == (0, "they were not asked for")
+        plain.decode([Chunk(0, [1], 1)])
+        assert plain.states() == [None]
+        for context in (plain, there, here):
+            context.close()
+
+
+def compare(there: HostedContext, here: LocalContext, both: Callable[[Sequence[Chunk]], None]) -> None:
     both([Chunk(0, range(20), 0), Chunk(1, range(5), 2)])
     both([Chunk(0, [7, 8], 2), Chunk(1, [9], 1)])
     for context in (there, here):

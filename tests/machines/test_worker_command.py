@@ -17,11 +17,11 @@ from spec_local.cli.main import main
 from spec_local.cli.worker import parse_bytes
 from spec_local.errors import BackendError, ModelError, UsageError
 from spec_local.llama import metered
-from spec_local.llama.context import ContextOptions
 from spec_local.llama.devices import list_devices
 from spec_local.llama.hosted import Host
 from spec_local.llama.metered import Meter
 from spec_local.llama.model import Offload
+from spec_local.llama.model_context import ContextOptions
 from spec_local.llama.rpc import PROTOCOL, ask_workers
 
 

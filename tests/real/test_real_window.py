@@ -10,9 +10,10 @@ from real_models import THREADS, model_path
 from toy_drafters import FunctionDrafter
 
 from spec_local.language_model import Chunk, MemoryKind
-from spec_local.llama.context import Context, ContextOptions
 from spec_local.llama.memory_probe import classify
 from spec_local.llama.model import Model
+from spec_local.llama.model_context import ContextOptions, ModelContext
+from spec_local.llama.padded import open_context
 from spec_local.sampling import Sampling
 from spec_local.session.engine import load
 from spec_local.session.options import EngineOptions
@@ -37,7 +38,9 @@ def test_rejections_far_past_the_window_leave_the_right_state(path: Path) -> Non
     with Model(path) as model:
         assert 0 < model.n_swa < 1000
         tokens = model.vocabulary.tokenize(TEXT)[:1300]
-        live, fresh = (Context(model, ContextOptions(n_ctx=1400, threads=THREADS, pad_width=WIDTH)) for _ in range(2))
+        live, fresh = (
+            open_context(model, ContextOptions(n_ctx=1400, threads=THREADS, pad_width=WIDTH)) for _ in range(2)
+        )
         assert classify(live).kind is MemoryKind.ANYWHERE
         at = 0
         for stop in (100, 500, 600, 1200):
@@ -65,7 +68,7 @@ def test_rejections_far_past_the_window_leave_the_right_state(path: Path) -> Non
 def test_a_window_cache_of_its_own_size_says_where_it_can_be_cut(path: Path) -> None:
     with Model(path) as model:
         tokens = model.vocabulary.tokenize(TEXT)[:1300]
-        context = Context(model, ContextOptions(n_ctx=1400, n_batch=64, threads=THREADS, whole_window=False))
+        context = open_context(model, ContextOptions(n_ctx=1400, n_batch=64, threads=THREADS, whole_window=False))
         assert classify(context).kind is MemoryKind.WINDOW
         _feed(context, tokens[:1200])
         assert context.foothold(0, 1195) == 1195
@@ -101,6 +104,6 @@ def test_answers_past_the_window_and_other_conversations(path: Path) -> None:
         speculator.controller = controller
 
 
-def _feed(context: Context, tokens: list[int]) -> None:
+def _feed(context: ModelContext, tokens: list[int]) -> None:
     for start in range(0, len(tokens), context.n_batch):
         context.decode([Chunk(0, tokens[start : start + context.n_batch], 0)])

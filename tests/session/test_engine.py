@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from native_faults import native
 from tiny_engines import PROMPT, Load, drawn, together
 from tiny_gguf import END_OF_TURN, N_VOCAB
 
 from spec_local.errors import BackendError, UsageError
-from spec_local.llama.context import Context
 from spec_local.session.generation import Request
 
 
@@ -300,7 +300,7 @@ def test_a_cut_that_fails_at_run_time(open_engine: Load, monkeypatch: pytest.Mon
     engine = open_engine(pad_width=0)
     context = engine.loaded.target if role == "target" else engine.loaded.draft
     assert context is not None
-    lib = context._lib
+    lib = native(context).lib
 
     class Refusing:
         def __getattr__(self, name: str) -> Any:
@@ -309,7 +309,7 @@ def test_a_cut_that_fails_at_run_time(open_engine: Load, monkeypatch: pytest.Mon
         def llama_memory_seq_rm(self, memory: Any, seq: int, start: int, end: int) -> bool:
             return start < 0 and bool(lib.llama_memory_seq_rm(memory, seq, start, end))
 
-    monkeypatch.setattr(context, "_lib", Refusing())
+    monkeypatch.setattr(native(context), "lib", Refusing())
     result = engine.generate(PROMPT, sampling=drawn(temperature=0.0))
     assert result.token_ids == expected.token_ids
     assert result.speculation_state == "off"
@@ -349,19 +349,20 @@ def test_several_at_once_get_what_each_gets_alone(open_engine: Load) -> None:
 
 def test_prompts_are_read_together(open_engine: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     passes: list[list[int]] = []
-    decode = Context.decode
-
-    def watched(self: Context, chunks: Any) -> Any:
-        passes.append([len(chunk.tokens) for chunk in chunks])
-        return decode(self, chunks)
-
     prompts = [PROMPT, "x y", "another abcd on an inn"]
     for pad_width in (0, 24):
         engine = open_engine(parallel=3, draft="none", pad_width=pad_width)
         alone = [engine.generate(prompt, sampling=drawn(seed=i)).token_ids for i, prompt in enumerate(prompts)]
         for slot in range(3):
             engine.speculator.release(slot)
-        monkeypatch.setattr(Context, "decode", watched)
+        target = engine.loaded.target
+        decode = target.decode
+
+        def watched(chunks: Any, decode: Any = decode) -> Any:
+            passes.append([len(chunk.tokens) for chunk in chunks])
+            return decode(chunks)
+
+        monkeypatch.setattr(target, "decode", watched)
         passes.clear()
         generations = together(engine, *(Request(prompt, drawn(seed=i)) for i, prompt in enumerate(prompts)))
         monkeypatch.undo()

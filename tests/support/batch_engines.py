@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Sequence as Many
-from contextlib import contextmanager
+from collections.abc import Sequence as Many
 from typing import Any
 
 from spec_local.batch.requests import Recipe
 from spec_local.errors import Aborted, BackendError, ContextFullError, UsageError
 from spec_local.sampling import RULES, Noise, Transform
-from spec_local.session.generation import Generation, Progress, Request
+from spec_local.session.generation import Generation, Request
+from spec_local.session.loop import Loop, Sink, Ticket
 from spec_local.session.options import EngineOptions
 from spec_local.session.result import Result, Timings
 from spec_local.session.text_stream import TextStream
@@ -60,10 +60,14 @@ class _Engine:
     """What both have of the real one."""
 
     notices: Many[str] = ()
+    loop: Loop
 
     def __init__(self) -> None:
         self.options = EngineOptions()
         self.cancelled = False
+        """A pass was stopped."""
+        self.stopped = False
+        """Passes are stopped now."""
         self.steps: list[list[int]] = []
         """Slots of every step."""
         self.closed = False
@@ -71,20 +75,24 @@ class _Engine:
     def describe(self) -> dict[str, Any]:
         return {"target": "scripted", "target_path": "/no/such/file", "draft": None}
 
-    def read_ahead(self, generations: Many[Generation]) -> None:
-        pass
+    def submit(self, request: Request, sink: Sink) -> Ticket:
+        return self.loop.submit(self.prepare(request), sink)
 
     def result(self, generation: Generation) -> Result:
         return finished(generation)
 
-    def cancel(self) -> None:
-        self.cancelled = True
+    def prepare(self, request: Request) -> Generation:
+        raise NotImplementedError
 
-    @contextmanager
-    def using(self) -> Iterator[None]:
-        yield
+    def abort(self, stop: bool) -> None:
+        self.stopped = stop
+        self.cancelled |= stop
+
+    def cancel(self) -> None:
+        self.loop.cancel()
 
     def close(self) -> None:
+        self.loop.close()
         self.closed = True
 
     def __enter__(self) -> Any:
@@ -105,15 +113,15 @@ class ScriptedEngine(_Engine):
         delay_s: Seconds of one step.
     """
 
-    def __init__(self, per_step: int = 8, delay_s: float = 0.0) -> None:
+    def __init__(self, per_step: int = 8, delay_s: float = 0.0, slots: int = 8) -> None:
         super().__init__()
         self.per_step = per_step
         self.delay_s = delay_s
         self.broken = False
         """Every step fails."""
-        self._answers: dict[int, bytes] = {}
+        self.loop = Loop(self, slots, self.abort)
 
-    def prepare(self, request: Request, slot: int = 0) -> Generation:
+    def prepare(self, request: Request) -> Generation:
         text = text_of(request)
         tokens = list(text.encode())
         if "REFUSE" in text:
@@ -125,7 +133,7 @@ class ScriptedEngine(_Engine):
         sampling = request.sampling
         stream = TextStream(lambda token: bytes([token]), sampling.stop)
         sequence = Sequence(
-            slot=slot,
+            slot=-1,
             tokens=tokens,
             transform=Transform(sampling, 256, frozenset({END}), len(tokens)),
             draft_transform=Transform(sampling, 256, frozenset({END}), len(tokens)),
@@ -136,34 +144,32 @@ class ScriptedEngine(_Engine):
             end_ids=frozenset({END}),
             on_token=stream.push,
         )
-        self._answers[slot] = recited(request).encode()
+        sequence.reading.done = "SLOWPREFILL" not in text
+        sequence.state = text, recited(request).encode()
         seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         return Generation(request, sequence, stream, seed, {})
 
-    def prefill(self, generation: Generation, progress: Progress | None = None) -> None:
-        if "SLOWPREFILL" not in text_of(generation.request):
-            return
-        try:
-            for done in range(1_000_000):
-                time.sleep(0.001)
-                assert progress is not None
-                progress(done, 1_000_000)
-        except Aborted:
-            generation.sequence.cancel()
+    def shared(self, slot: int, tokens: Many[int]) -> int:
+        return 0
 
-    def step(self, generations: Many[Generation]) -> None:
+    def held(self, slot: int) -> int:
+        return 0
+
+    def step(self, sequences: Many[Sequence]) -> None:
         time.sleep(self.delay_s)
-        self.steps.append([generation.sequence.slot for generation in generations])
-        if self.broken or any("EXPLODE" in text_of(generation.request) for generation in generations):
-            error = BackendError("The pass failed.")
-            for generation in generations:
-                generation.sequence.fail(error)
-            return
-        for generation in generations:
-            sequence = generation.sequence
+        if self.stopped:
+            raise Aborted("A pass was stopped.")
+        self.steps.append([sequence.slot for sequence in sequences])
+        if self.broken or any("EXPLODE" in sequence.state[0] for sequence in sequences):
+            raise BackendError("The pass failed.")
+        for sequence in sequences:
+            text, answer = sequence.state
+            if not sequence.reading.done:
+                time.sleep(0.001)
+                continue
             done = len(sequence.emitted)
-            tokens = [*self._answers[sequence.slot], END][done : done + self.per_step]
-            if "FOREVER" in text_of(generation.request):
+            tokens = [*answer, END][done : done + self.per_step]
+            if "FOREVER" in text:
                 tokens = list(b"....")
             emitted = sequence.emit(tokens)
             sequence.rounds.append(
@@ -178,7 +184,7 @@ class ScriptedEngine(_Engine):
                     0.002,
                     0.0,
                     "",
-                    len(generations),
+                    len(sequences),
                 )
             )
 
@@ -192,20 +198,21 @@ class ToyEngine(_Engine):
         rule: Acceptance rule.
     """
 
-    def __init__(self, speculator: Speculator, n_vocab: int, rule: str = "coupled") -> None:
+    def __init__(self, speculator: Speculator, n_vocab: int, rule: str = "coupled", slots: int = 8) -> None:
         super().__init__()
+        self.loop = Loop(self, slots, self.abort)
         self.speculator = speculator
         self.n_vocab = n_vocab
         self.rule = rule
 
-    def prepare(self, request: Request, slot: int = 0) -> Generation:
+    def prepare(self, request: Request) -> Generation:
         tokens = [ord(c) % (self.n_vocab - 1) + 1 for c in text_of(request)]
         sampling = request.sampling
         seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         stream = TextStream(lambda token: bytes([96 + token]), sampling.stop)
         transform = Transform(sampling, self.n_vocab, frozenset({END}), len(tokens))
         sequence = Sequence(
-            slot=slot,
+            slot=-1,
             tokens=tokens,
             transform=transform,
             draft_transform=transform,
@@ -215,19 +222,18 @@ class ToyEngine(_Engine):
             max_tokens=sampling.max_tokens,
             end_ids=frozenset({END}),
             on_token=stream.push,
-            pace=self.speculator.controller.enter(),
         )
         return Generation(request, sequence, stream, seed, {})
 
-    def read_ahead(self, generations: Many[Generation]) -> None:
-        self.speculator.read_ahead([generation.sequence for generation in generations])
+    def shared(self, slot: int, tokens: Many[int]) -> int:
+        return self.speculator.shared(slot, tokens)
 
-    def prefill(self, generation: Generation, progress: Progress | None = None) -> None:
-        generation.cached_tokens = self.speculator.prefill(generation.sequence, progress)
+    def held(self, slot: int) -> int:
+        return self.speculator.held(slot)
 
-    def step(self, generations: Many[Generation]) -> None:
-        self.steps.append([generation.sequence.slot for generation in generations])
-        self.speculator.round([generation.sequence for generation in generations])
+    def step(self, sequences: Many[Sequence]) -> None:
+        self.steps.append([sequence.slot for sequence in sequences])
+        self.speculator.step(sequences)
 
 
 def recipe(**values: Any) -> Recipe:

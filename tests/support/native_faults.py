@@ -15,24 +15,33 @@ from typing import Any, cast
 import numpy as np
 
 from spec_local.language_model import Chunk
-from spec_local.llama.context import Context
+from spec_local.llama.model_context import ModelContext
+from spec_local.llama.native import NativeContext
+from spec_local.llama.padded import LocalContext, open_context
 
 ABORTED, NO_ROOM, OUT_OF_MEMORY, FAILED, INVALID = 2, 1, -2, -3, -1
+
+
+def native(context: ModelContext) -> NativeContext:
+    """llama.cpp's own context behind one of this process."""
+    assert isinstance(context, LocalContext)
+    return context.native
 
 
 class NativeFaults:
     """Stands in for the library of one context."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ModelContext) -> None:
         self.context = context
-        self.lib = context._lib
+        self.native = native(context)
+        self.lib = self.native.lib
         self.decodes = 0
         self.statuses: dict[int, int] = {}
         self.rows: dict[int, float] = {}
         self.before: dict[int, Callable[[], None]] = {}
         self.after: dict[int, Callable[[], None]] = {}
         self.refuse_cuts = False
-        context._lib = cast(Any, self)
+        self.native.lib = cast(Any, self)
 
     def decode_at(self, call: int, status: int) -> None:
         """The pass is computed, whole, and then said to have failed: the caches are as wrong as they can be."""
@@ -43,7 +52,7 @@ class NativeFaults:
         self.rows[call] = value
 
     def undo(self) -> None:
-        self.context._lib = self.lib
+        self.native.lib = self.lib
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.lib, name)
@@ -87,7 +96,7 @@ def check_caches(engine: Any, tokens: list[int], tolerance: float = 0.05) -> Non
         assert known == tokens[: len(known)] or context is engine.loaded.draft
         if context.length(0) != held or not held:
             continue  # an interrupt or a failure came between: what is there counts as unknown and is cut first
-        fresh = Context(context.model, context.options)
+        fresh = open_context(context.model, context.options)
         try:
             fresh.decode([Chunk(0, known, 0)]) if len(known) <= fresh.n_batch else _feed(fresh, known)
             if held >= context.n_ctx:
@@ -102,6 +111,6 @@ def check_caches(engine: Any, tokens: list[int], tolerance: float = 0.05) -> Non
             fresh.close()
 
 
-def _feed(context: Context, tokens: list[int]) -> None:
+def _feed(context: ModelContext, tokens: list[int]) -> None:
     for start in range(0, len(tokens), context.n_batch):
         context.decode([Chunk(0, tokens[start : start + context.n_batch], 0)])

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spec_local.errors import Aborted, BackendError, CacheError
-from spec_local.language_model import Chunk, Logits, Memory, MemoryKind
+from spec_local.language_model import Chunk, Logits, Memory, MemoryKind, States
 
 
 class Table:
@@ -56,6 +56,10 @@ class ToyModel:
         n_ctx: Tokens one slot can hold.
         n_batch: Most tokens in one pass.
         slots: Sequences.
+        memory: How its caches can be cut back.
+        state_width: Floats in a hidden state; 0: it gives none. The state of a token is the ids of the last so many
+            tokens up to it, the latest last and -1 where there are none: enough to look up in a table what follows it
+            and a further token, and wrong for any other position.
     """
 
     def __init__(
@@ -67,11 +71,14 @@ class ToyModel:
         n_batch: int = 64,
         slots: int = 4,
         memory: Memory | None = None,
+        state_width: int = 0,
     ) -> None:
         self.logits = logits
         self.n_vocab = n_vocab
         self.n_ctx = n_ctx
         self.n_batch = n_batch
+        self.state_width = state_width
+        self._states: list[States | None] = []
         self.memory = memory or Memory()
         """A running state is strict here: what was not marked, and is in no snapshot, cannot be cut to."""
         self.marks: list[dict[int, bool]] = [{} for _ in range(slots)]
@@ -114,9 +121,14 @@ class ToyModel:
         for chunk in chunks:
             assert 0 <= chunk.rows <= len(chunk.tokens)
             assert len(chunk.tokens) > 0
+            assert self.state_width or not chunk.states, "states of a model that has none"
             assert all(0 <= token < self.n_vocab for token in chunk.tokens), "no such token"
             if len(self.caches[chunk.seq]) + len(chunk.tokens) > self.n_ctx:
                 raise CacheError("the toy's context is full")
+        for states in self._states:
+            if states is not None:
+                states[...] = np.nan
+        self._states = []
         self._rows[...] = np.nan  # rows are valid until the next pass, and not a moment longer
         index = len(self.calls)
         self.calls.append([Chunk(chunk.seq, list(chunk.tokens), chunk.rows, chunk.states) for chunk in chunks])
@@ -133,8 +145,12 @@ class ToyModel:
             cache = self.caches[chunk.seq]
             self.undo[chunk.seq] = min(self.memory.depth, len(chunk.tokens) - 1)
             view = self._rows[at : at + chunk.rows]
+            states = np.empty((len(chunk.tokens), self.state_width), np.float32) if chunk.states else None
+            self._states.append(states)
             for i, token in enumerate(chunk.tokens):
                 cache.append(token)
+                if states is not None:
+                    states[i] = ([-1] * self.state_width + cache)[-self.state_width :]
                 row = i - (len(chunk.tokens) - chunk.rows)
                 if row >= 0:
                     view[row] = self.logits(cache)
@@ -142,6 +158,9 @@ class ToyModel:
             view.flags.writeable = False
             views.append(view)
         return views
+
+    def states(self) -> list[States | None]:
+        return list(self._states)
 
     def copy(self, source: int, target: int, length: int) -> None:
         assert source != target

@@ -17,6 +17,7 @@ from spec_local.drafting.model import _Stream
 from spec_local.drafting.token_cache import TokenCache, common_prefix
 from spec_local.errors import Aborted
 from spec_local.llama.context import Context
+from spec_local.llama.padded import FilledContext, PaddedContext
 from spec_local.sampling import Purpose, Sampling, acceptance
 from spec_local.session.engine import load
 from spec_local.session.options import EngineOptions
@@ -117,9 +118,9 @@ def test_a_trim_off_by_one_in_the_cache_that_keeps_its_length(
         right(self, seq, length)
         if 1 < length < before:
             right(self, seq, length - 1)
-            self._batch.clear()
-            self._batch.add([0], length - 1, seq, 0)
-            assert self._lib.llama_decode(self._handle, self._batch.view()) == 0
+            self.native.batch.clear()
+            self.native.batch.add([0], length - 1, seq, 0)
+            assert self.native.decode() == 0
 
     monkeypatch.setattr(Context, "trim", trim)
     found = check("coupled")
@@ -202,12 +203,12 @@ def test_a_target_row_of_the_wrong_position(
     check: Callable[[str], Verification], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Row i+1 decides about token i: what is emitted is not what the target says."""
-    right = Context.decode
+    for kind_of_context in (FilledContext, PaddedContext):
 
-    def decode(self: Context, chunks: Any) -> Any:
-        return [np.roll(rows, -1, axis=0) if 1 < len(rows) < 8 else rows for rows in right(self, chunks)]
+        def decode(self: Any, chunks: Any, right: Any = kind_of_context.decode) -> Any:
+            return [np.roll(rows, -1, axis=0) if 1 < len(rows) < 8 else rows for rows in right(self, chunks)]
 
-    monkeypatch.setattr(Context, "decode", decode)
+        monkeypatch.setattr(kind_of_context, "decode", decode)
     found = check("coupled")
     assert {Kind.TOKENS, Kind.DECISION} & {problem.kind for problem in found.problems}
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Concurrency(Protocol):
-    """Tells the runner how many sequences may be active."""
+    """Tells a loop how many sequences may be active."""
 
     @property
     def limit(self) -> int:
