@@ -81,6 +81,17 @@ class SharedVocabulary:
             f"{_percent(self.of_draft)} of the draft's {self.draft_tokens}"
         )
 
+    def as_dict(self) -> dict[str, int | float | bool]:
+        """Plain JSON types."""
+        return {
+            "tokens": self.shared,
+            "target_tokens": self.target_tokens,
+            "draft_tokens": self.draft_tokens,
+            "of_target": self.of_target,
+            "of_draft": self.of_draft,
+            "same_ids": self.same_ids,
+        }
+
     def pieces(self) -> dict[bytes, int]:
         """The draft's tokens of text by their bytes: what any text can be spelt with."""
         if self._entries is None:
@@ -119,8 +130,7 @@ def share_text(target: Tokenizer, draft: Tokenizer) -> SharedVocabulary:
         partners[draft_id] = target_id
     ends = _turn_end(target), _turn_end(draft)
     if ends[0] is not None and ends[1] is not None and ends[0] not in partners and partners[ends[1]] < 0:
-        partners[ends[1]] = ends[0]  # they end a turn under different names
-        pairs.append((ends[0], ends[1]))
+        partners[ends[1]] = ends[0]  # they end a turn under different names; no part of what is shared
     return SharedVocabulary(len(pairs), ours.count, theirs.count, False, partners, draft, theirs)
 
 

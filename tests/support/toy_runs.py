@@ -10,6 +10,7 @@ from toy_model import Table, ToyModel
 from spec_local.drafting.drafter import Drafter
 from spec_local.drafting.model import ModelDrafter
 from spec_local.drafting.text import TextDrafter
+from spec_local.drafting.vocabulary_map import VocabularyMap
 from spec_local.language_model import MemoryKind
 from spec_local.sampling import RULES, Noise, Sampling, Transform
 from spec_local.speculation.controller import Controller, FixedController
@@ -181,7 +182,9 @@ def speculator(
 
 
 def model_drafter(table: Table = DRAFT, **options: Any) -> dict[str, Drafter]:
-    return {"model": ModelDrafter(draft_model(table, **options))}
+    """A draft model; tokens that a smaller one lacks are spelt as two of its own."""
+    vocabulary = VocabularyMap(VOCABULARY, table.n_vocab, text=lambda _: b"xy", pieces=lambda: {b"x": 1, b"y": 2})
+    return {"model": ModelDrafter(draft_model(table, **options), vocabulary=vocabulary)}
 
 
 def text_drafter() -> dict[str, Drafter]:

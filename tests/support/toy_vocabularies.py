@@ -1,0 +1,50 @@
+"""A toy draft model of another vocabulary: other ids, tokens only one of the two has, and a begin-of-text of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from toy_model import Table, ToyModel
+from toy_runs import DRAFT, VOCABULARY
+
+from spec_local.drafting.model import ModelDrafter
+from spec_local.drafting.vocabulary_map import NO_PARTNER, VocabularyMap
+
+BEGIN, LEFT, RIGHT, UNKNOWN = range(4)
+"""Draft ids without a partner; the second and third spell what only the target has."""
+FOREIGN = [token for token in range(VOCABULARY) if token % 4 == 3]
+"""Tokens that only the target has."""
+SHARED = [token for token in reversed(range(VOCABULARY)) if token not in FOREIGN]
+PARTNERS = [NO_PARTNER] * 4 + SHARED
+
+
+def other_vocabulary() -> VocabularyMap:
+    """The map from the toys' vocabulary to the draft's."""
+    return VocabularyMap(
+        VOCABULARY,
+        len(PARTNERS),
+        PARTNERS,
+        text=lambda token: b"<>" if token in FOREIGN else b"",
+        pieces=lambda: {b"<": LEFT, b">": RIGHT},
+        begin=[BEGIN],
+    )
+
+
+def other_model(table: Table = DRAFT, **options: Any) -> ToyModel:
+    """A draft model that reads and writes the other vocabulary."""
+    partners = np.array(PARTNERS)
+
+    def logits(ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        known = [PARTNERS[id] for id in ids[-2 * table.order :] if PARTNERS[id] >= 0]
+        row = np.where(partners >= 0, table(known or [0])[partners], np.float32(1.0))
+        return np.asarray(row, np.float32)
+
+    return ToyModel(logits, len(PARTNERS), **options)
+
+
+def other_drafter(most_rows: int = 1, **options: Any) -> ModelDrafter:
+    """The drafter over it."""
+    return ModelDrafter(other_model(**options), most_rows, other_vocabulary())
