@@ -62,7 +62,6 @@ class _Stream:
         history = request.transform.history(request.tokens, self.tokens)
         try:
             allowed = None if request.walk is None else request.walk.allowed(self.tokens)
-            allowed = None if allowed is None else allowed[: request.transform.n_vocab]
             row = request.transform.row(self.vocabulary.row(logits), history, position, allowed)
         except BackendError:
             if request.walk is None:

@@ -56,12 +56,16 @@ class VocabularyMap:
         self._longest = 0
         self._silent = frozenset(silent)
         self._spelled: dict[int, tuple[int, ...]] = {}
-        self._buffer: Logits | None = None
-        self.row_length = min(n_target, n_draft)
-        """Entries of a row that `row` returns: the first ones of the target's vocabulary."""
+        self._n_target, self._common = n_target, min(n_target, n_draft)
+        self._buffer: Logits | None = np.full(n_target, -np.inf, np.float32)
+        """By target id; None where a draft's row begins with the target's ids, in their order."""
         self.same_ids = partners is None and n_target <= n_draft and not self.begin and not self._silent
         """Whether every token of the target has its own id in the draft, so that nothing need be translated."""
-        if partners is not None:
+        self._partner_of: npt.NDArray[np.intp] | None = None
+        if partners is None:
+            if n_target <= n_draft:
+                self._buffer = None
+        else:
             found = np.array(partners, np.intp)
             assert found.shape == (n_draft,)
             found[np.isin(found, list(self._silent))] = NO_PARTNER
@@ -70,17 +74,18 @@ class VocabularyMap:
             self._partner_of = np.full(n_target, NO_PARTNER, np.intp)
             self._partner_of[self._target_ids] = self._draft_ids
             assert np.count_nonzero(self._partner_of >= 0) == len(self._draft_ids), "two tokens have one partner"
-            self._buffer = np.full(n_target, -np.inf, np.float32)
-            self.row_length = n_target
 
     def row(self, logits: Logits) -> Logits:
-        """The draft's logits, float32 [n_draft], by target id: float32 [row_length], -inf for what the draft lacks.
+        """The draft's logits, float32 [n_draft], by target id: float32 [n_target], -inf for what the draft lacks.
 
         Read in place where ids are the same; else valid until the next call.
         """
         if self._buffer is None:
-            return logits[: self.row_length]
-        self._buffer[self._target_ids] = logits[self._draft_ids]
+            return logits[: self._n_target]
+        if self._partner_of is None:
+            self._buffer[: self._common] = logits
+        else:
+            self._buffer[self._target_ids] = logits[self._draft_ids]
         return self._buffer
 
     def spell(self, tokens: Sequence[int]) -> list[int]:
@@ -100,8 +105,8 @@ class VocabularyMap:
     def _spell(self, token: int) -> tuple[int, ...]:
         if token in self._silent:
             return ()
-        if self._buffer is None:
-            if token < self.row_length:
+        if self._partner_of is None:
+            if token < self._common:
                 return (token,)
         elif (partner := int(self._partner_of[token])) != NO_PARTNER:
             return (partner,)

@@ -11,7 +11,6 @@ from spec_local.drafting.grammar import GrammarDrafter
 from spec_local.drafting.model import ModelDrafter
 from spec_local.drafting.text import TextDrafter
 from spec_local.errors import UsageError
-from spec_local.sampling import Sampling, Transform
 from spec_local.session.costs import cost_profile
 from spec_local.session.loading import Loaded, LoadProgress
 from spec_local.speculation.adaptive import AdaptiveController
@@ -69,10 +68,3 @@ def fill_passes(target: ModelContext, costs: CostProfile) -> None:
     """Add rows of no use to the target's passes where that makes them faster: kernels work in tiles of rows."""
     if target.memory.free:
         target.width = costs.target.width
-
-
-def draft_transform(sampling: Sampling, n_row: int, ends: frozenset[int], prompt_length: int) -> Transform:
-    """The target's transform over the first `n_row` tokens of its vocabulary; those after them cannot be drafted."""
-    bias = {token: value for token, value in sampling.logit_bias.items() if token < n_row}
-    ends = frozenset(token for token in ends if token < n_row)
-    return Transform(sampling.for_draft().model_copy(update={"logit_bias": bias}), n_row, ends, prompt_length)

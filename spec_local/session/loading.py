@@ -78,11 +78,6 @@ class Loaded:
         """The target's and, where there is one, the draft's."""
         return [self.target] if self.draft is None else [self.target, self.draft]
 
-    @property
-    def drafted_row(self) -> int:
-        """Entries of the rows that drafts are drawn from: the first ones of the target's vocabulary."""
-        return self.target.n_vocab if self.vocabulary_map is None else self.vocabulary_map.row_length
-
     def drop_draft(self, reason: str) -> None:
         """Go on without the draft model, and free it."""
         if self.draft is not None:

@@ -14,15 +14,13 @@ SMALL = Table(VOCABULARY - 3, seed=2, scale=0.7, near=DRAFT)
 
 @pytest.mark.parametrize("foreign", [[SMALL.n_vocab], [VOCABULARY - 1, 1, 2]])
 def test_foreign_tokens_are_read_in_the_drafts_own(foreign: list[int]) -> None:
-    vocabulary = VocabularyMap(
-        VOCABULARY, SMALL.n_vocab, text=lambda _: b"xy", pieces=lambda: {b"x": 7, b"y": 8}
-    )
+    vocabulary = VocabularyMap(VOCABULARY, SMALL.n_vocab, text=lambda _: b"xy", pieces=lambda: {b"x": 7, b"y": 8})
     drafter = ModelDrafter(model := draft_model(SMALL), vocabulary=vocabulary)
     prompt = [1, 2, 3, 4]
     engine = speculator({"model": drafter}, 3)
 
     def first_round(*history: int) -> str:
-        sequence = make_sequence(WARM, seed=3, prompt=history, draft_vocab=SMALL.n_vocab)
+        sequence = make_sequence(WARM, seed=3, prompt=history)
         read(engine, sequence)
         engine.step([sequence])
         spelt = [id for token in history for id in ((token,) if token < SMALL.n_vocab else (7, 8))]
@@ -41,7 +39,7 @@ def test_the_text_with_foreign_tokens_in_it_is_that_of_plain_decoding() -> None:
     assert any(token >= SMALL.n_vocab for token in expected.emitted)
     vocabulary = VocabularyMap(VOCABULARY, SMALL.n_vocab, text=lambda _: b"x", pieces=lambda: {b"x": 7})
     for length in (1, 3, 6):
-        sequence = make_sequence(settings, seed=4, max_tokens=60, draft_vocab=SMALL.n_vocab)
+        sequence = make_sequence(settings, seed=4, max_tokens=60)
         play(speculator({"model": ModelDrafter(draft_model(SMALL), vocabulary=vocabulary)}, length), sequence)
         assert sequence.tokens == expected.tokens
         assert sum(record.accepted for record in sequence.rounds) > 0

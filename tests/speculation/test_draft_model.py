@@ -174,8 +174,8 @@ def test_a_short_draft_context_stops_drafting_and_nothing_else() -> None:
 
 def test_a_history_with_tokens_the_draft_does_not_know_is_drafted_for_too() -> None:
     small = Table(VOCABULARY - 3, seed=2, scale=0.5, near=TARGET)
-    foreign = make_sequence(WARM, seed=1, prompt=[1, VOCABULARY - 1, 2], draft_vocab=small.n_vocab)
-    usual = make_sequence(WARM, seed=1, slot=1, prompt=[1, 2], draft_vocab=small.n_vocab, max_tokens=8)
+    foreign = make_sequence(WARM, seed=1, prompt=[1, VOCABULARY - 1, 2])
+    usual = make_sequence(WARM, seed=1, slot=1, prompt=[1, 2], max_tokens=8)
     engine = speculator(model_drafter(small), 3)
     play(engine, foreign, usual)
     assert not engine.off

@@ -95,7 +95,9 @@ def test_its_cache_holds_the_text_in_its_own_ids() -> None:
             drafted = sequence.rounds[-1].drafted - sequence.rounds[-1].emitted  # of the last draft, what may be left
             kept = vocabulary.spell(sequence.tokens)
             cache = draft.caches[sequence.slot]
-            same = next((i for i, (a, b) in enumerate(zip(cache, kept, strict=False)) if a != b), min(len(cache), len(kept)))
+            same = next(
+                (i for i, (a, b) in enumerate(zip(cache, kept, strict=False)) if a != b), min(len(cache), len(kept))
+            )
             assert len(cache) - same <= max(0, drafted) + sequence.rounds[-1].emitted
 
 
@@ -146,7 +148,9 @@ def test_another_drafters_guess_is_read_along_as_far_as_the_draft_has_it() -> No
     passes = {}
     for rows in (1, 8):
         draft = other_model()
-        engine = speculator({"model": ModelDrafter(draft, rows, other_vocabulary()), "text": perfect(expected.tokens)}, 5)
+        engine = speculator(
+            {"model": ModelDrafter(draft, rows, other_vocabulary()), "text": perfect(expected.tokens)}, 5
+        )
         sequence = make_sequence(WARM, seed=3)
         play(engine, sequence)
         assert sequence.tokens == expected.tokens

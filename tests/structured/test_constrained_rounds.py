@@ -168,7 +168,7 @@ def test_a_grammar_that_gives_up_fails_its_own_sequence_only(kind: str) -> None:
 def test_a_smaller_draft_vocabulary_stops_where_it_knows_no_token() -> None:
     small = Table(8, seed=9)  # knows neither comma, space nor closing bracket
     plain = run({}, WARM, 0, seed=5, prompt=(3, 1, 4))
-    fast = constrained(WARM, seed=5, prompt=(3, 1, 4), draft_vocab=8)
+    fast = constrained(WARM, seed=5, prompt=(3, 1, 4))
     spec = speculator(with_grammar(model_drafter(small)), 5)
     play(spec, fast)
     assert fast.tokens == plain.tokens

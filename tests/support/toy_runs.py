@@ -49,7 +49,6 @@ def make_sequence(
     rule: str = "coupled",
     speculate: bool = True,
     on_token: Callable[[int], bool] | None = None,
-    draft_vocab: int = VOCABULARY,
 ) -> Sequence:
     """A sequence as the engine makes it, over the toys' vocabulary."""
     sampling = Sampling.parse(settings)
@@ -58,14 +57,7 @@ def make_sequence(
         slot=slot,
         tokens=list(prompt),
         transform=Transform(sampling, VOCABULARY, end_ids, len(prompt)),
-        draft_transform=Transform(
-            sampling.model_copy(
-                update={"logit_bias": {t: b for t, b in sampling.logit_bias.items() if t < draft_vocab}}
-            ),
-            min(VOCABULARY, draft_vocab),
-            frozenset(t for t in end_ids if t < draft_vocab),
-            len(prompt),
-        ),
+        draft_transform=Transform(sampling, VOCABULARY, end_ids, len(prompt)),
         noise=Noise(seed),
         rule=RULES[rule],
         n_ctx=n_ctx,
