@@ -23,7 +23,7 @@ from toy_runs import (
 )
 from toy_vocabularies import FOREIGN, PARTNERS, other_drafter, other_model, other_vocabulary
 
-from spec_local.drafting.drafter import DraftRequest
+from spec_local.drafting.drafter import Drafter, DraftRequest
 from spec_local.drafting.grammar import GrammarDrafter
 from spec_local.drafting.model import ModelDrafter
 from spec_local.language_model import Memory, MemoryKind
@@ -49,7 +49,7 @@ def test_the_text_is_that_of_plain_decoding(name: str, memory: Memory) -> None:
         expected = plain(SETTINGS[name], seed=seed, max_tokens=60, ends=ends)
         for length, rows in ((1, 1), (4, 1), (6, 8)):
             sequence = make_sequence(SETTINGS[name], seed=seed, max_tokens=60, ends=ends)
-            drafters = {"model": other_drafter(rows, memory=memory), **text_drafter()}
+            drafters: dict[str, Drafter] = {"model": other_drafter(rows, memory=memory), **text_drafter()}
             engine = speculator(drafters, length)
             play(engine, sequence)
             assert sequence.tokens == expected.tokens
@@ -131,7 +131,12 @@ def test_its_context_is_counted_in_its_own_ids(n_ctx: int) -> None:
 def test_a_grammar_that_spells_what_the_draft_lacks(settings: dict[str, Any]) -> None:
     for seed in range(12):
         texts = []
-        for drafters in ({}, {"grammar": GrammarDrafter(), "model": other_drafter(4)}, {"model": other_drafter()}):
+        sources: list[dict[str, Drafter]] = [
+            {},
+            {"grammar": GrammarDrafter(), "model": other_drafter(4)},
+            {"model": other_drafter()},
+        ]
+        for drafters in sources:
             sequence = make_sequence(settings, seed=seed, ends=(0,))
             sequence.constraint = ToyGrammar(LIST, VOCABULARY)
             sequence.walk = Walk(sequence.constraint)
