@@ -119,7 +119,9 @@ def test_a_cache_that_cannot_be_copied_in_part_is_filled_as_before() -> None:
     target.trim_mode = "refuses"
     speculator = Speculator(target, {}, FixedController((), 0), max_rows=4)
     source: Iterator[Item | BadLine] = iter(items)
-    found = {o.id: o.result for o in Runner(ToyEngine(speculator, VOCABULARY, slots=4), 4, Recipe().request).run(source)}
+    found = {
+        o.id: o.result for o in Runner(ToyEngine(speculator, VOCABULARY, slots=4), 4, Recipe().request).run(source)
+    }
     assert target.copies
     for item in items:
         result = found[item.id]
