@@ -113,7 +113,7 @@ class World:
         talk = self.chance.choice(self.talks)
         slot = None if talk.generation is None else talk.generation.sequence.slot
         self._end(talk)
-        if slot is not None:
+        if slot is not None and slot >= 0:
             self.engine.speculator.release(slot)
         talk.text = ""
 
@@ -180,8 +180,9 @@ class World:
         running = self._running()
         counted = sum(len(g.sequence.rounds) for g in running)
         before = self.target.decodes
-        up = [self.engine.speculator._cache.holds(g.sequence.slot, len(g.sequence.tokens) - 1) for g in running]
+        holds = self.engine.speculator._cache.holds
         ready = [g for g in running if g.sequence.reading.done]
+        up = [holds(g.sequence.slot, len(g.sequence.tokens) - 1) for g in ready]
         self.engine.loop.step()
         played = sum(len(g.sequence.rounds) for g in running) - counted
         if played and len(ready) == len(running) and all(up):

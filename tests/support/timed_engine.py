@@ -93,7 +93,7 @@ class TimedEngine:
         if "text" in sources:
             drafters["text"] = TextDrafter()
         self.speculator = Speculator(target, drafters, FixedController((), 0), clock=self.clock)
-        self.loop = Loop(self.speculator, 1, self._abort, self.clock)
+        self.loop = Loop(self, 1, self._abort, self.clock)
 
     def tokenize(self, request: Request) -> tuple[list[int], list[str]]:
         assert isinstance(request.prompt, str)
@@ -118,6 +118,15 @@ class TimedEngine:
             on_token=stream.push,
         )
         return Generation(request, sequence, stream, 0, {})
+
+    def step(self, sequences: Many[Sequence]) -> None:
+        self.speculator.step(sequences)
+
+    def shared(self, slot: int, tokens: Many[int]) -> int:
+        return self.speculator.shared(slot, tokens)
+
+    def held(self, slot: int) -> int:
+        return self.speculator.held(slot)
 
     def _abort(self, stop: bool) -> None:
         for model in (self.loaded.target, self.loaded.draft):
