@@ -54,11 +54,10 @@ def make_items(arguments: argparse.Namespace) -> list[Item]:
 def measure(engine: Engine, items: list[Item]) -> dict[str, Any]:
     """One arm of spec-local: speed, and the answers by item."""
     slots = engine.options.parallel
-    with engine.using():
-        source: Iterator[Item | BadLine] = iter(items)
-        started = time.perf_counter()
-        outcomes = list(Runner(engine, slots, Recipe(Sampling()).request).run(source))
-        seconds = time.perf_counter() - started
+    source: Iterator[Item | BadLine] = iter(items)
+    started = time.perf_counter()
+    outcomes = list(Runner(engine, slots, Recipe(Sampling()).request).run(source))
+    seconds = time.perf_counter() - started
     tally, cached = Tally(), 0
     answers: dict[int, tuple[int, ...]] = {}
     for outcome in outcomes:

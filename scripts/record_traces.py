@@ -54,9 +54,7 @@ def main() -> None:
             sampling = Sampling(temperature=temperature, seed=arguments.seed, max_tokens=arguments.tokens)
             for prompt in prompts:
                 generation = engine.prepare(Request(prompt["prompt"], sampling, speculate=False))
-                engine.prefill(generation)
-                while not generation.finished:
-                    engine.step([generation])
+                engine.loop.play(generation)
                 name = prompt["name"] if temperature == 0 else f"{prompt['name']}-t{temperature:g}"
                 traces.append(record_trace(model, generation.sequence, name, prompt["kind"]))
                 save(arguments.output, traces)

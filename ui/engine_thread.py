@@ -1,18 +1,16 @@
 """The engine's thread: commands in, batched events out.
 
-llama.cpp is called from this thread alone, so commands wait for each other by nature: there are never two decodes at
-once. What it computes goes through a `Recorder` to the store and to the screen; it never waits for the screen.
+Commands wait for each other. An answer is a stream of the engine, whose loop computes it; what comes goes through a
+`Recorder` to the store and to the screen, and never waits for the screen.
 """
 
 from __future__ import annotations
 
-import ctypes
 import queue
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -26,14 +24,13 @@ from spec_local.ui.recorder import Recorder
 
 if TYPE_CHECKING:
     from spec_local.sampling.params import Sampling
-    from spec_local.session.generation import Progress, Prompt, Request
+    from spec_local.session.generation import Prompt, Request
     from spec_local.session.options import EngineOptions
     from spec_local.session.result import Piece, Result
     from spec_local.session.store import AnswerWriter
 
 _PROGRESS_S = 0.05
 _SWITCH_S = 0.0005
-_M_ARENA_MAX = -8
 
 
 class Vocabulary(Protocol):
@@ -49,6 +46,7 @@ class AnswerStream(Protocol):
     def result(self) -> Result: ...
     @property
     def notices(self) -> tuple[str, ...]: ...
+    def __next__(self) -> Piece: ...
     def __iter__(self) -> Iterator[Piece]: ...
     def close(self) -> None: ...
 
@@ -72,7 +70,7 @@ class ChatEngine(Protocol):
         system: str | None = None,
         raw: bool = False,
         speculate: bool = True,
-        on_prefill: Progress | None = None,
+        on_prefill: Callable[[int, int], None] | None = None,
     ) -> AnswerStream: ...
     def cancel(self) -> None: ...
     def close(self) -> None: ...
@@ -168,10 +166,9 @@ class EngineThread:
 
     def start(self) -> None:
         """Begin to take commands."""
-        # This thread takes the interpreter lock back after each call of llama.cpp. While the screen is drawn that takes
-        # a whole switch interval, 5 ms by default, a few times for each token.
+        # The engine's loop takes the interpreter lock back after each call of llama.cpp. While the screen is drawn that
+        # takes a whole switch interval, 5 ms by default, a few times for each token.
         sys.setswitchinterval(_SWITCH_S)
-        _share_one_heap()
         self._thread.start()
 
     def submit(self, job: Job) -> None:
@@ -299,10 +296,8 @@ class EngineThread:
             if (engine := self._engine) is not None and not job.cancelled.is_set():
                 stream = self._open_stream(engine, job)
                 decoder = ProvenanceDecoder(engine.vocabulary.piece)
-                for piece in stream:
+                while not job.cancelled.is_set() and (piece := next(stream, None)) is not None:
                     recorder.take(piece, decoder.feed(piece))
-                    if job.cancelled.is_set():
-                        break
             result = self._close_stream(stream, job.cancelled.is_set())
         except Exception as error:
             if isinstance(error, WorkerError):
@@ -328,8 +323,6 @@ class EngineThread:
             return len(engine.tokenize(Request(turns, system=job.system or None))[0])
 
         def on_prefill(done: int, total: int) -> None:
-            if job.cancelled.is_set():
-                engine.cancel()  # the first one may have come before the engine began to listen
             self._post(events.Prefilling(job.key, done, total))
 
         window = fit(job.turns, count, engine.n_ctx, reserve_for(engine.n_ctx, job.sampling.max_tokens), job.first)
@@ -343,13 +336,6 @@ class EngineThread:
         )
         self._post(events.Started(job.key, window.tokens, window.first, stream.notices))
         return stream
-
-
-def _share_one_heap() -> None:
-    """Let the threads that come take memory from the main thread's heap. With glibc each has a heap of its own, which
-    gives back to the system what a pass frees, to be mapped anew by the next: a tenth of the speed of decoding."""
-    with suppress(AttributeError, OSError, TypeError):  # another C library
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def as_sentence(error: Exception) -> SpecLocalError:

@@ -1,4 +1,7 @@
-"""Conversations over one engine, at random: questions, edits, regenerations, cancels, other settings, faults."""
+"""Conversations over one engine, at random: questions, edits, regenerations, cancels, other settings, faults.
+
+The engine's loop is driven step by step, and gives the answers their slots.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ from spec_local.language_model import Chunk
 from spec_local.llama.padded import open_context
 from spec_local.sampling import Sampling
 from spec_local.session.engine import Engine
-from spec_local.session.generation import Generation, Request
+from spec_local.session.generation import Event, Generation, Request
+from spec_local.session.loop import Ticket
+from spec_local.session.result import Piece
 from spec_local.speculation.controller import FixedController
 
 WORDS = ("the ", "abcd ", "inn ", "on ", "an ", "re ", "q", "w ", "😀", "é", "\n", "1, 2, 3, ", "<|im_end|>")
@@ -27,13 +32,19 @@ STATUSES = {"no room": NO_ROOM, "stopped": ABORTED, "out of memory": OUT_OF_MEMO
 
 @dataclass(eq=False)
 class _Talk:
-    """One slot's conversation and the answer on its way."""
+    """A conversation and the answer on its way."""
 
     text: str = ""
-    generation: Generation | None = None
+    ticket: Ticket | None = None
     pieces: list[str] = field(default_factory=list)
-    failed: bool = False
-    passes: int = 0
+
+    @property
+    def generation(self) -> Generation | None:
+        return None if self.ticket is None else self.ticket.generation
+
+    def hear(self, event: Event) -> None:
+        if isinstance(event, Piece):
+            self.pieces.append(event.text)
 
 
 class World:
@@ -100,9 +111,11 @@ class World:
 
     def _leave(self) -> None:
         talk = self.chance.choice(self.talks)
+        slot = None if talk.generation is None else talk.generation.sequence.slot
         self._end(talk)
-        self.engine.speculator.release(self.talks.index(talk))
-        talk.text, talk.generation = "", None
+        if slot is not None and slot >= 0:
+            self.engine.speculator.release(slot)
+        talk.text = ""
 
     def _settings(self) -> None:
         speculator = self.engine.speculator
@@ -110,19 +123,13 @@ class World:
             speculator.controller = self.controller
         else:
             speculator.controller = FixedController(self.chance.choice(SOURCES), self.chance.randint(0, 7))
-        for talk in self.talks:
-            if talk.generation is not None:
-                talk.generation.sequence.pace = speculator.controller.enter()
 
     def _cancel(self) -> None:
-        running = self._running()
-        if running and self.chance.random() < 0.5:
-            self.chance.choice(running).sequence.cancel()
+        tickets = [talk.ticket for talk in self.talks if talk.ticket is not None]
+        if tickets and self.chance.random() < 0.5:
+            self.chance.choice(tickets).cancel()
         else:
             self.engine.cancel()
-            if running:
-                self._step(running)
-            self.engine._allow()
 
     def _fault(self) -> None:
         target = self.draft is None or self.chance.random() < 0.5
@@ -137,8 +144,8 @@ class World:
 
     def _play(self) -> None:
         for _ in range(self.chance.randint(1, 8)):
-            if running := self._running():
-                self._step(running)
+            if self._running():
+                self._step()
 
     # -- how -------------------------------------------------------------------------------------------------------
 
@@ -159,44 +166,45 @@ class World:
             stop=self.chance.choice(STOPS),
         )
         request = Request(text or "a", sampling, raw=self.chance.random() < 0.7, speculate=self.chance.random() < 0.9)
-        slot = self.talks.index(talk)
+        pieces: list[str] = []
+        fresh = _Talk(pieces=pieces)
         try:
-            generation = self.engine.prepare(request, slot)
+            ticket = self.engine.submit(request, fresh.hear)
         except SpecLocalError:  # it has outgrown the context, or ends in nothing: a new conversation begins
-            talk.text, talk.generation = "", None
-            self.engine.speculator.release(slot)
+            talk.text = ""
             return
-        talk.text, talk.generation, talk.pieces, talk.failed = text, generation, [], False
-        self.engine.prefill(generation)
+        ticket.generation.sequence.live = self.chance.random() < 0.5
+        talk.text, talk.ticket, talk.pieces = text, ticket, pieces
 
-    def _step(self, running: list[Generation]) -> None:
+    def _step(self) -> None:
+        running = self._running()
         counted = sum(len(g.sequence.rounds) for g in running)
-        rows_before = self.target.decodes
-        lags = [self.engine.speculator._cache.holds(g.sequence.slot, len(g.sequence.tokens) - 1) for g in running]
-        active = sum(not g.finished for g in running)
-        self.engine.step(running)
+        before = self.target.decodes
+        holds = self.engine.speculator._cache.holds
+        ready = [g for g in running if g.sequence.reading.done]
+        up = [holds(g.sequence.slot, len(g.sequence.tokens) - 1) for g in ready]
+        self.engine.loop.step()
         played = sum(len(g.sequence.rounds) for g in running) - counted
-        if played and all(lags):
-            passes = self.target.decodes - rows_before
-            self.ledger.check(2, passes == (active if self.engine.options.pad_width else 1), f"{passes} passes")
+        if played and len(ready) == len(running) and all(up):
+            passes = self.target.decodes - before
+            most = len(running) if self.engine.options.pad_width else 1
+            self.ledger.check(2, passes <= most, f"{passes} passes")
         for talk in self.talks:
-            if talk.generation in running:
-                piece = talk.generation.piece()
-                talk.pieces.append(piece.text)
-                self.ledger.check(8, piece.text.encode().decode() == piece.text, repr(piece.text))
+            for piece in talk.pieces:
+                self.ledger.check(8, piece.encode().decode() == piece, repr(piece))
 
     def _end(self, talk: _Talk) -> None:
         """The answer is over, by itself or because another one takes its slot."""
-        generation = talk.generation
-        if generation is None or not isinstance(generation, Generation):
+        if talk.ticket is None:
             return
-        if not generation.finished:
-            generation.sequence.cancel()
-        talk.pieces.append(generation.piece().text)
+        generation = talk.ticket.generation
+        talk.ticket.cancel()
+        while not generation.finished:
+            self.engine.loop.step()
         result = self.engine.result(generation)
         self._judge(talk, generation, result)
         talk.text += result.text
-        talk.generation = None
+        talk.ticket = None
         for source in list(self.engine.speculator.off):  # a drafter that was given up comes back for the next answers
             del self.engine.speculator.off[source]
         for source, drafter in self.drafters.items():
@@ -231,16 +239,19 @@ class World:
     def _check(self) -> None:
         speculator, check = self.engine.speculator, self.ledger.check
         target = self.engine.loaded.target
-        for slot, talk in enumerate(self.talks):
+        for slot in range(len(self.talks)):
+            here = speculator._cache.tokens(slot)
+            check(3, target.length(slot) == len(here), f"slot {slot} holds {target.length(slot)}, not {len(here)}")
+        for generation in self._running():
+            slot = generation.sequence.slot
+            if not generation.sequence.rounds:
+                continue
             held = speculator._cache.tokens(slot)
             known = target.length(slot) == len(held)
-            check(3, known, f"slot {slot} holds {target.length(slot)}, not {len(held)}")
-            if talk.generation is None or talk.generation.finished or not talk.generation.sequence.rounds:
-                continue
-            tokens = talk.generation.sequence.tokens
+            tokens = generation.sequence.tokens
             right = list(held) == tokens[: len(held)] and len(held) < len(tokens)
             check(1, right or not known, f"slot {slot}: the target's cache is of another text")
-            if known and target.memory.free and talk.generation.sequence.error is None:
+            if known and target.memory.free and generation.sequence.error is None:
                 check(1, len(held) in (0, len(tokens) - 1), f"slot {slot}: {len(held)} of {len(tokens) - 1}")
             drafter = speculator.drafters.get("model")
             if isinstance(drafter, ModelDrafter):

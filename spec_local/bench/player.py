@@ -7,8 +7,7 @@ What is timed apart: reading the prompt into the target's cache (once for all ar
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence as Many
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence as Many
 from dataclasses import dataclass, replace
 
 from spec_local.bench.arms import Arm
@@ -85,16 +84,11 @@ class Player:
 
     def read(self, prompt: BenchPrompt) -> float:
         """Read a prompt from nothing into the target's cache, where the arms will find it; returns the seconds."""
-        engine = self.engine
-        engine.speculator.drafters = {}  # they read it when an arm wants it
-        engine.speculator.release(0)
-        generation = engine.prepare(self._request(prompt, Sampling()))
-        started = self._clock()
-        with self._stepping(generation):
-            while not generation.finished and engine.speculator.held(0) < generation.sequence.prompt_length - 1:
-                engine.loop.step()
-            self._check(generation)
-            self._prefill_s = self._clock() - started
+        self.engine.speculator.drafters = {}  # they read it when an arm wants it
+        self.engine.speculator.release(0)
+        generation = self.engine.prepare(self._request(prompt, Sampling(max_tokens=1)))
+        self._play(generation)
+        self._prefill_s = generation.prefill_s
         return self._prefill_s
 
     def play(self, arm: Arm, prompt: BenchPrompt, sampling: Sampling) -> Played:
@@ -117,17 +111,19 @@ class Player:
         rounds: list[Round] = []
         ttft_s = 0.0
         draft_prefill_s = 0.0
-        with self._stepping(generation):
-            while not generation.finished:
-                self._check(generation)
-                engine.loop.step()
-                read_s = 0.0 if self._model is None else self._model.take_prompt_s()
-                if len(sequence.rounds) > len(rounds):
-                    last = sequence.rounds[-1]
-                    rounds.append(replace(last, draft_s=max(0.0, last.draft_s - read_s)))
-                    ttft_s = ttft_s or self._prefill_s + draft_prefill_s + last.seconds
-                draft_prefill_s += read_s
-            self._check(generation)
+
+        def heed() -> None:
+            """What the last pass brought, with the reading of the prompt told from drafting."""
+            nonlocal ttft_s, draft_prefill_s
+            read_s = 0.0 if self._model is None else self._model.take_prompt_s()
+            if len(sequence.rounds) > len(rounds):
+                last = sequence.rounds[-1]
+                rounds.append(replace(last, draft_s=max(0.0, last.draft_s - read_s)))
+                ttft_s = ttft_s or self._prefill_s + draft_prefill_s + last.seconds
+            draft_prefill_s += read_s
+
+        self._play(generation, heed)
+        heed()
         for source, reason in speculator.off.items():
             raise BackendError(f"The {source} drafter failed during the measurement: {reason}.")
         return Played(
@@ -138,24 +134,18 @@ class Player:
             ttft_s,
         )
 
-    @contextmanager
-    def _stepping(self, generation: Generation) -> Iterator[None]:
-        """Have the engine's loop play this request, step by step from here, and nothing after."""
-        ticket = self.engine.loop.submit(generation, lambda _event: None)
-        try:
-            yield
-        finally:
-            ticket.cancel()
-            self.engine.loop.step()
+    def _play(self, generation: Generation, heed: Callable[[], None] = lambda: None) -> None:
+        def between() -> None:
+            heed()
+            if self._cancelled():
+                raise Aborted("The measurement was stopped.")
+
+        self.engine.loop.play(generation, between)
+        if generation.sequence.finish == "cancelled":
+            raise Aborted("The measurement was stopped.")
 
     def _request(self, prompt: BenchPrompt, sampling: Sampling) -> Request:
         return Request(prompt.prompt, sampling, prompt.system)
-
-    def _check(self, generation: Generation) -> None:
-        if self._cancelled() or generation.sequence.finish == "cancelled":
-            raise Aborted("The measurement was stopped.")
-        if generation.sequence.error is not None:
-            raise generation.sequence.error
 
 
 class PromptTimed:

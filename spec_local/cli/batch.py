@@ -16,11 +16,11 @@ from spec_local.errors import SpecLocalError, UsageError
 from spec_local.words import counted, harmless
 
 if TYPE_CHECKING:
-    from spec_local.session.concurrency import Concurrency
     from spec_local.batch.job import BatchOptions, Job
     from spec_local.batch.records import InputFormat
     from spec_local.batch.requests import Recipe
     from spec_local.sampling.params import Sampling
+    from spec_local.session.concurrency import Concurrency
     from spec_local.session.engine import Engine
     from spec_local.session.structured import Structure
 

@@ -176,6 +176,27 @@ class Loop:
         with self._stepping:
             return self._step()
 
+    def play(self, generation: Generation, between: Callable[[], None] = lambda: None) -> None:
+        """Answer one request by steps in this thread.
+
+        Args:
+            generation: The request.
+            between: Called before every pass; what it raises ends the request and is raised.
+
+        Raises:
+            SpecLocalError: What the answer failed with.
+        """
+        ticket = self.submit(generation, lambda _event: None)
+        try:
+            while not generation.finished:
+                between()
+                self.step()
+        finally:
+            ticket.cancel()
+            self.step()
+        if generation.sequence.error is not None:
+            raise generation.sequence.error
+
     def _step(self) -> bool:
         called = self._make_calls()
         self._end_cancelled()

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from spec_local.drafting.draft import Draft
-from spec_local.drafting.drafter import DraftRequest
+from spec_local.drafting.drafter import DraftRequest, ReadyDrafter
 
 SOURCE = "adversary"
 ALWAYS_WRONG, WRONG_IN_TURN = "always wrong", "wrong in turn"
 """What the two are called as arms of a run."""
 
 
-class Adversary:
+class Adversary(ReadyDrafter):
     """Proposes `right(round)` tokens of the known answer, then wrong ones to the end of the draft.
 
     A wrong token is always another one than the answer's, so under a reproducible rule (or at temperature 0) exactly
@@ -32,9 +32,6 @@ class Adversary:
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         return [self._draft(request) for request in requests]
-
-    def forget(self, slot: int, length: int) -> None:
-        """It remembers nothing of a slot."""
 
     def _draft(self, request: DraftRequest) -> Draft:
         right = self._right(self._drafts)

@@ -116,16 +116,7 @@ class Rig:
         self._prompt = prompt
         recorder = Recorder(generation.sequence)
         with _controlled(engine.speculator, controller):
-            ticket = engine.loop.submit(generation, lambda _event: None)
-            try:
-                while not generation.finished:
-                    self.check_cancelled()
-                    engine.loop.step()
-            finally:
-                ticket.cancel()
-                engine.loop.step()
-        if generation.sequence.error is not None:
-            raise generation.sequence.error
+            engine.loop.play(generation, self.check_cancelled)
         return recorder
 
     def start_over(self) -> None:

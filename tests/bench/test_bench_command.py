@@ -138,14 +138,14 @@ class _Interrupted(TimedEngine):
         super().__init__(("text",))
         self.rounds = 0
 
-    def step(self, generations: Any) -> None:
+    def step(self, sequences: Any) -> None:
         self.rounds += 1
         if self.rounds == 300:
             os.kill(os.getpid(), signal.SIGINT)
             deadline = time.monotonic() + 60
             while not self.cancelled and time.monotonic() < deadline:  # the main thread takes the signal
                 time.sleep(0.001)
-        super().step(generations)
+        super().step(sequences)
 
 
 @pytest.fixture
@@ -178,12 +178,12 @@ def test_a_failure_in_the_middle_keeps_what_was_measured(
     steps = TimedEngine.step
     count = 0
 
-    def fails_late(self: TimedEngine, generations: Any) -> None:
+    def fails_late(self: TimedEngine, sequences: Any) -> None:
         nonlocal count
         count += 1
-        steps(self, generations)
+        steps(self, sequences)
         if count > 300:
-            generations[0].sequence.fail(BackendError("The device was lost."))
+            sequences[0].fail(BackendError("The device was lost."))
 
     monkeypatch.setattr(TimedEngine, "step", fails_late)
     assert main(["bench", "--prompts", prompts, "--repeats", "3"]) == ExitCode.BACKEND

@@ -16,8 +16,9 @@ from replaying.costs import COSTS
 from replaying.trace_file import load
 
 from spec_local.bench.traces import Costs, Trace, TraceText, oracle_seconds, plain_seconds, replay, seconds
+from spec_local.drafting.drafter import Offer
 from spec_local.speculation.adaptive import AdaptiveController
-from spec_local.speculation.controller import Controller, FixedController, Offer, Outcome, Seat
+from spec_local.speculation.controller import Controller, FixedController, Outcome, Seat
 from spec_local.speculation.cost import CostProfile, Curve
 from spec_local.speculation.round import Round
 
@@ -229,7 +230,7 @@ def test_a_long_prompt_that_the_model_has_not_read_is_no_reason_to_be_slow(name:
         controller, length = AdaptiveController(table.profile()), len(trace.prompt) + 400
         seat = Seat(controller.enter(), {"model": Offer(16, lag=length)}, length, len(trace))
         read = None if controller.opens(seat, 0) == "model" else -400
-        rounds = replay(trace, controller, table, BOTH, text, seat.pace, read=read)
+        rounds = replay(trace, controller, table, BOTH, text, seat.state, read=read)
         assert seconds(rounds) <= plain_seconds(trace, table) / 0.97, trace.name
 
 
@@ -253,13 +254,13 @@ def test_a_model_that_would_draft_reads_the_prompt_where_that_is_little_beside_t
     controller = AdaptiveController(COSTS[name].profile())
     seat = Seat(controller.enter(), {"model": Offer(16, lag=800)}, 800, 64)
     assert controller.opens(seat, read) == source
-    assert not seat.pace.promise  # nothing was decided
+    assert not seat.state.promise  # nothing was decided
 
 
 def test_reading_much_in_the_middle_of_an_answer_is_paid_from_the_account() -> None:
     controller = AdaptiveController(COSTS["A"].profile())
     seat = _seat(controller, model=Offer(16, lag=60))
-    seat.pace.played = 1
+    seat.state.played = 1
     (plan,) = controller.plan([seat])
     assert (plan.source, plan.bet) == ("model", True)
     draft = _drafted(2)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence as Many
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence as Many
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,10 +11,11 @@ from toy_model import Table, ToyModel
 from spec_local.drafting.drafter import Drafter
 from spec_local.drafting.model import ModelDrafter
 from spec_local.drafting.text import TextDrafter
-from spec_local.errors import Aborted, BackendError
+from spec_local.errors import Aborted
 from spec_local.language_model import Chunk, Logits
 from spec_local.sampling import RULES, Noise, Transform
 from spec_local.session.generation import Generation, Request
+from spec_local.session.loop import Loop
 from spec_local.session.options import EngineOptions
 from spec_local.session.text_stream import TextStream
 from spec_local.speculation.controller import FixedController
@@ -47,9 +47,12 @@ class TimedModel(ToyModel):
         self.options = SimpleNamespace(max_rows=max_rows)
         self.width: Callable[[int], int] = int
         self.curve = Curve(seconds)
+        self.stopped = False
         self._clock = clock
 
     def decode(self, chunks: Many[Chunk]) -> list[Logits]:
+        if self.stopped:
+            raise Aborted("stopped")
         self._clock.now += self.curve.seconds(sum(len(chunk.tokens) for chunk in chunks))
         return super().decode(chunks)
 
@@ -90,19 +93,20 @@ class TimedEngine:
         if "text" in sources:
             drafters["text"] = TextDrafter()
         self.speculator = Speculator(target, drafters, FixedController((), 0), clock=self.clock)
+        self.loop = Loop(self, 1, self._abort, self.clock)
 
     def tokenize(self, request: Request) -> tuple[list[int], list[str]]:
         assert isinstance(request.prompt, str)
         return [ord(c) % (N_VOCAB - 1) + 1 for c in f"{request.system or ''}{request.prompt}"], []
 
-    def prepare(self, request: Request, slot: int = 0) -> Generation:
+    def prepare(self, request: Request) -> Generation:
         self.prepared.append(request)
         tokens, _ = self.tokenize(request)
         sampling = request.sampling
         stream = TextStream(lambda token: bytes([96 + token]), sampling.stop)
         transform = Transform(sampling, N_VOCAB, frozenset({END}), len(tokens))
         sequence = Sequence(
-            slot=slot,
+            slot=-1,
             tokens=tokens,
             transform=transform,
             draft_transform=transform,
@@ -112,35 +116,29 @@ class TimedEngine:
             max_tokens=sampling.max_tokens,
             end_ids=frozenset({END}),
             on_token=stream.push,
-            pace=self.speculator.controller.enter(),
         )
         return Generation(request, sequence, stream, 0, {})
 
-    def prefill(self, generation: Generation) -> None:
-        generation.cached_tokens = self.speculator.prefill(generation.sequence)
+    def step(self, sequences: Many[Sequence]) -> None:
+        self.speculator.step(sequences)
 
-    def step(self, generations: Many[Generation]) -> None:
-        sequences = [generation.sequence for generation in generations]
-        try:
-            if self.cancelled:
-                raise Aborted("stopped")
-            self.speculator.round(sequences)
-        except Aborted:
-            for sequence in sequences:
-                sequence.cancel()
-        except BackendError as error:
-            for sequence in sequences:
-                sequence.fail(error)
+    def shared(self, slot: int, tokens: Many[int]) -> int:
+        return self.speculator.shared(slot, tokens)
 
-    @contextmanager
-    def using(self) -> Iterator[None]:
-        yield
+    def held(self, slot: int) -> int:
+        return self.speculator.held(slot)
+
+    def _abort(self, stop: bool) -> None:
+        for model in (self.loaded.target, self.loaded.draft):
+            if model is not None:
+                model.stopped = stop
 
     def describe(self) -> dict[str, Any]:
         return {"target": "toy", "draft": "toy-draft" if self.loaded.draft else None}
 
     def cancel(self) -> None:
         self.cancelled = True
+        self.loop.cancel()
 
     def close(self) -> None:
         self.closed = True

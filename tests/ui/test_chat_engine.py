@@ -33,23 +33,21 @@ class Watched(Engine):
             Watched.inside += step
             Watched.most = max(Watched.most, Watched.inside)
 
-    def prefill(self, generation, progress=None):
-        self._enter(1)
-        try:
-            super().prefill(generation, progress)
-            if Watched.stop_at.get("round") == 0:
-                self.cancel()
-        finally:
-            self._enter(-1)
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        step = self.speculator.step
 
-    def step(self, generations):
-        self._enter(1)
-        try:
-            super().step(generations)
-            if len(generations[0].sequence.rounds) == Watched.stop_at.get("round"):
-                self.cancel()
-        finally:
-            self._enter(-1)
+        def watched(sequences):
+            self._enter(1)
+            try:
+                records = step(sequences)
+                if len(sequences[0].rounds) == Watched.stop_at.get("round"):
+                    self.cancel()
+                return records
+            finally:
+                self._enter(-1)
+
+        self.speculator.step = watched
 
 
 _GUARD = threading.Lock()
