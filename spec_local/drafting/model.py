@@ -97,7 +97,7 @@ class _Stream:
         guess: Sequence[int] = ()
         if request.guess is not None and room > 0:
             guess = request.guess(self.tokens, len(needed))[:room]
-        along = []
+        along: list[int] = []
         for token in guess:  # one row each: as far as the model has these very tokens
             ids = self.vocabulary.token(token)
             if len(ids) != 1:
@@ -162,11 +162,14 @@ class ModelDrafter(BaseDrafter):
 
         Nothing if the model's own context is full.
         """
-        ids = self._spelling.ids(request.slot, request.tokens)
-        shared = self._cache.shared(request.slot, ids, self._known.get(request.slot, 0))
-        held = self.model.foothold(request.slot, shared)
-        room = min(self._room(len(ids)), request.limit)
-        return None if room <= 0 else Offer(room, lag=max(1, len(ids) - held))
+        room = min(self._room(len(self._spelling.ids(request.slot, request.tokens))), request.limit)
+        return None if room <= 0 else Offer(room, lag=self.lag(request.slot, request.tokens))
+
+    def lag(self, slot: int, tokens: Sequence[int]) -> int:
+        """Ids that the first step of a draft after `tokens` computes: those its cache lacks, the last one at least."""
+        ids = self._spelling.ids(slot, tokens)
+        held = self.model.foothold(slot, self._cache.shared(slot, ids, self._known.get(slot, 0)))
+        return max(1, len(ids) - held)
 
     def read(self, slot: int, tokens: Sequence[int], most: int) -> int:
         """Compute at most `most` ids of `tokens`, as many as fit a pass; what this or another slot holds of them is kept.

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from spec_local.models_manifest import Header, PairReport
 
 
-def map_vocabularies(pair: PairReport, target: ModelContext, draft: ModelContext, target_header: Header) -> VocabularyMap:
+def map_vocabularies(
+    pair: PairReport, target: ModelContext, draft: ModelContext, target_header: Header
+) -> VocabularyMap:
     """The map between the vocabularies of a pair that fits.
 
     Each model gets the begin-of-text token that its own tokenizer puts in front: where ids differ, the draft does not

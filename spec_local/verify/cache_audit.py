@@ -75,11 +75,11 @@ def look(rig: Rig, recorder: Recorder) -> list[LiveCache]:
     loaded, tokens = rig.engine.loaded, recorder.sequence.tokens
     caches = [_look("target", loaded.target, tokens, len(tokens) - 1)]
     drafter = rig.engine.speculator.drafters.get(MODEL_SOURCE)
-    if loaded.draft is not None and isinstance(drafter, ModelDrafter):
+    if loaded.draft is not None and loaded.vocabulary_map is not None and isinstance(drafter, ModelDrafter):
         # Rejected tokens stay in the draft's cache until it is used next; told the text's length, it drops them now.
         drafter.forget(0, len(tokens) - 1)
-        lag = drafter.reach(0, tokens)[1]
-        caches.append(_look("draft", loaded.draft, tokens, len(tokens) - lag))
+        ids = loaded.vocabulary_map.spell(tokens)
+        caches.append(_look("draft", loaded.draft, ids, len(ids) - drafter.lag(0, tokens)))
     return caches
 
 

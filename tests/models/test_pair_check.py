@@ -56,7 +56,16 @@ def test_a_draft_that_shares_hardly_anything_is_refused_with_everything_a_person
     assert not report.ok
     assert report.shared is not None
     assert report.first_difference is not None and report.first_difference.id == 3
-    for part in ("target.gguf", "draft.gguf", "70 tokens", "80 tokens", "id: 3", "' the'", "'d0'", "share only 3 tokens"):
+    for part in (
+        "target.gguf",
+        "draft.gguf",
+        "70 tokens",
+        "80 tokens",
+        "id: 3",
+        "' the'",
+        "'d0'",
+        "share only 3 tokens",
+    ):
         assert part in report.message
     assert "4.3 % of the target's 70 and 3.8 % of the draft's 80; under 5 %" in report.message
     assert "-d text" in report.hint

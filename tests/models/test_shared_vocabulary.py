@@ -22,7 +22,7 @@ def make(tmp_path: Path, write_model: Write) -> Make:
     counter = iter(range(99))
 
     def tokenizer(entries: list[Entry], model: str = "gpt2", **changes: object) -> Tokenizer:
-        changes = {"ggml__bos_token_id": None, "ggml__eos_token_id": 0, **changes}
+        changes = {"bos_token_id": None, "eos_token_id": 0, **changes}
         path = tmp_path / f"{next(counter)}.gguf"
         texts, kinds = [text for text, _ in entries], [kind for _, kind in entries]
         return read_header(write_model(path, texts, token_type=kinds, ggml__model=model, **changes)).tokenizer
@@ -48,8 +48,8 @@ def test_notations_are_undone(make: Make) -> None:
 
 
 def test_a_control_token_is_not_the_text_of_its_name(make: Make) -> None:
-    target = make([("</s>", CONTROL), ("<unk>", UNKNOWN), ("a", NORMAL)], ggml__eos_token_id=2)
-    draft = make([("a", NORMAL), ("</s>", NORMAL), ("<unk>", CONTROL)], ggml__eos_token_id=0)
+    target = make([("</s>", CONTROL), ("<unk>", UNKNOWN), ("a", NORMAL)], eos_token_id=2)
+    draft = make([("a", NORMAL), ("</s>", NORMAL), ("<unk>", CONTROL)], eos_token_id=0)
     assert pairs(share_text(target, draft)) == {0: 2, 2: 1}
 
 
@@ -69,12 +69,12 @@ def test_what_nobody_uses_has_no_partner_and_does_not_count(make: Make) -> None:
 
 
 def test_turns_that_end_under_other_names_are_partners_and_no_part_of_the_share(make: Make) -> None:
-    target = make([("a", NORMAL), ("<|im_end|>", CONTROL)], ggml__eos_token_id=1)
-    draft = make([("<eos>", CONTROL), ("<end_of_turn>", CONTROL), ("a", NORMAL)], ggml__eot_token_id=1)
+    target = make([("a", NORMAL), ("<|im_end|>", CONTROL)], eos_token_id=1)
+    draft = make([("<eos>", CONTROL), ("<end_of_turn>", CONTROL), ("a", NORMAL)], tokenizer__ggml__eot_token_id=1)
     shared = share_text(target, draft)
     assert pairs(shared) == {1: 1, 2: 0}
     assert shared.shared == 1
-    known = make([("<eos>", CONTROL), ("<|im_end|>", CONTROL), ("a", NORMAL)], ggml__eos_token_id=0)
+    known = make([("<eos>", CONTROL), ("<|im_end|>", CONTROL), ("a", NORMAL)], eos_token_id=0)
     assert pairs(share_text(target, known)) == {1: 1, 2: 0}, "one that has its partner by name gets no other"
 
 

@@ -1,4 +1,4 @@
-"""A toy draft model of another vocabulary: other ids, tokens only one of the two has, and a begin-of-text of its own."""
+"""A toy draft model of another vocabulary: other ids, tokens that only one of the two has, its own begin-of-text."""
 
 from __future__ import annotations
 
