@@ -32,7 +32,7 @@ class ModelError(SpecLocalError):
 
 
 class PairError(ModelError):
-    """The draft cannot draft for the target: the vocabularies mean different text."""
+    """The draft cannot draft for the target: the vocabularies have too little in common, or cannot be compared."""
 
 
 class DownloadError(ModelError):

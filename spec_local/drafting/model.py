@@ -172,7 +172,7 @@ class ModelDrafter(BaseDrafter):
         return max(1, len(ids) - held)
 
     def read(self, slot: int, tokens: Sequence[int], most: int) -> int:
-        """Compute at most `most` ids of `tokens`, as many as fit a pass; what this or another slot holds of them is kept.
+        """Compute at most `most` ids of `tokens`, as many as fit a pass; what this or another slot holds of them stays.
 
         Raises:
             Aborted: Stopped on request; what was decoded stays.

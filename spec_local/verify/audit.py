@@ -225,8 +225,8 @@ def _draft(rig: Rig, recorder: Recorder) -> tuple[tuple[Row, ...] | None, Fresh 
             epsilon = float(np.abs(singly - wide).max())
         tail = [*tail, *wide][-ROWS:]
         for length, logits in enumerate(wide, low + 1):
-            for position in after.pop(length, ()):
-                rows.append(transform.row(vocabulary.row(logits), tokens[:position], position))
+            row = vocabulary.row(logits)
+            rows.extend(transform.row(row, tokens[:position], position) for position in after.pop(length, ()))
     return tuple(rows), _fresh(context, ids, epsilon, tail)
 
 

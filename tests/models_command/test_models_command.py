@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tiny_gguf import N_VOCAB, write_recurrent, write_transformer
+from tiny_gguf import CONTROL, N_VOCAB, write_recurrent, write_transformer
 
 from spec_local.cli.main import main
 from spec_local.errors import ModelError
@@ -130,7 +130,11 @@ def test_show_finds_drafts_on_this_machine(run, target, draft):
     other.write_bytes(place.read_bytes().replace("Ġthe".encode(), "Ġthx".encode()))
     assert "some-draft-f32.gguf" in run("show", target)[1]
     names = [found["name"] for found in json.loads(run("show", target, "--json")[1])["possible_drafts"]]
-    assert names == ["some-draft/some-draft-f32.gguf"]
+    assert names == ["some-draft/some-draft-f32.gguf", "some-draft/other.gguf"], "its own vocabulary first"
+    shares = [found["shared"] for found in json.loads(run("show", target, "--json")[1])["possible_drafts"]]
+    assert [share["same_ids"] for share in shares] == [True, False]
+    assert shares[1]["tokens"] == shares[0]["tokens"] - 1
+    assert "another vocabulary: it shares" in run("show", target)[1]
 
 
 def test_show_says_what_cannot_be_drafted_for(run, tmp_path):
@@ -162,6 +166,25 @@ def test_a_pair_that_fits(run, target, draft):
     assert f"{N_VOCAB} entries each" in out
     said = json.loads(run("check", target, draft, "--json")[1])
     assert (said["ok"], said["common"], said["first_difference"]) == (True, N_VOCAB, None)
+    assert said["shared"] == {
+        "tokens": N_VOCAB,
+        "target_tokens": N_VOCAB,
+        "draft_tokens": N_VOCAB,
+        "of_target": 1.0,
+        "of_draft": 1.0,
+        "same_ids": True,
+    }
+
+
+def test_another_vocabulary_fits_and_it_is_said_how_much_is_shared(run, target, tmp_path):
+    other = write_transformer(tmp_path / "o.gguf", seed=3)
+    other.write_bytes(other.read_bytes().replace("Ġthe".encode(), "Ġthx".encode()))
+    code, out, err = run("check", target, other)
+    assert (code, err) == (0, "")
+    shared = N_VOCAB - 1
+    assert f"another vocabulary: it shares {shared} tokens, 100 % of the target's {N_VOCAB}" in out
+    said = json.loads(run("check", target, other, "--json")[1])
+    assert (said["ok"], said["shared"]["tokens"], said["shared"]["same_ids"]) == (True, shared, False)
 
 
 def test_padding_is_accepted_with_a_note(run, target, tmp_path):
@@ -170,17 +193,26 @@ def test_padding_is_accepted_with_a_note(run, target, tmp_path):
     assert "The target has 60 unused entries more" in run("check", padded, target)[1]
 
 
-def test_a_pair_that_does_not_fit_is_exit_3_with_sizes_id_and_texts(run, target, tmp_path):
+def test_a_pair_that_does_not_fit_is_exit_3_with_sizes_share_id_and_texts(run, target, tmp_path, monkeypatch):
+    texts = [f"word{n}" for n in range(N_VOCAB - 3)]
+    monkeypatch.setattr("tiny_gguf.vocabulary", lambda: ([*texts, *CONTROL], [1] * len(texts) + [3] * 3))
     other = write_transformer(tmp_path / "o.gguf", seed=3)
-    other.write_bytes(other.read_bytes().replace("Ġthe".encode(), "Ġthx".encode()))
-    wrong = read_header(other).tokenizer.tokens().index("Ġthx".encode())
     code, out, err = run("check", target, other)
     assert (code, out) == (3, "")
-    for wanted in ("target.gguf", "o.gguf", f"({N_VOCAB} tokens)", f"First differing id: {wrong}", "' the'", "' thx'"):
+    for wanted in (
+        "target.gguf",
+        "o.gguf",
+        f"({N_VOCAB} tokens)",
+        f"share only 3 tokens, 1.1 % of the target's {N_VOCAB} and 1.1 %",
+        "First differing id: 0",
+        "and 'word0' in the draft",
+    ):
         assert wanted in err
     code, out, _ = run("check", target, other, "--json")
     assert code == 3
-    assert json.loads(out)["first_difference"] == {"id": wrong, "target_text": "' the'", "draft_text": "' thx'"}
+    said = json.loads(out)
+    assert said["first_difference"] == {"id": 0, "target_text": repr("\x00"), "draft_text": "'word0'"}
+    assert said["shared"]["tokens"] == 3
 
 
 def test_check_needs_two_models_or_a_pair(run, target):
@@ -198,7 +230,7 @@ def test_check_needs_two_models_or_a_pair(run, target):
     [
         ("qwen2.5-coder-1.5b-instruct", "qwen2.5-coder-0.5b-instruct", "100 % of the target's 151665 and 100 %"),
         ("qwen2.5-coder-1.5b-instruct", "smollm2-135m-instruct", "26 % of the target's 151665 and 80 % of the draft's"),
-        ("gemma-3-270m", "qwen2.5-coder-0.5b-instruct", "37 % of the target's 255901 and 63 % of the draft's 151665"),
+        ("gemma-3-270m", "qwen2.5-coder-0.5b-instruct", "38 % of the target's 255901 and 63 % of the draft's 151665"),
     ],
 )
 def test_real_pairs_in_about_a_second(run, monkeypatch, target, draft, shares):
