@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from spec_local.cli import batch
@@ -18,8 +17,6 @@ from spec_local.words import harmless
 if TYPE_CHECKING:
     from spec_local.sampling.params import Sampling
     from spec_local.session.engine import Engine
-    from spec_local.session.result import Piece
-    from spec_local.session.stream import Stream
 
 _SHOWN = {"temperature", "top_k", "top_p", "min_p", "repeat_penalty"}
 
@@ -55,40 +52,34 @@ def run(arguments: Any) -> int:
         return batch.run(arguments, settings)
     prompt = read_prompt(arguments)
     # Checked before a model is loaded: a typing error should not cost a minute.
-    from spec_local.cli.interrupt import Interrupt, InThread
+    from spec_local.cli.interrupt import Interrupt
     from spec_local.cli.loading import engine_options, load_engine, sampling, structure
 
     engine_options(settings)
     wanted, shape = sampling(settings), structure(settings)
     output = TextOutput(arguments.output)
-    engine: Engine | None = None
-    stream: Stream | None = None
     answered = False
-
-    def pieces() -> Iterator[Piece]:
-        nonlocal engine, stream
-        engine = load_engine(settings, lambda: interrupt.seen)
-        stream = engine.stream(prompt, sampling=wanted, system=arguments.system, raw=arguments.raw, structure=shape)
-        for notice in (*stream.notices, *(_facts(engine, wanted) if arguments.stats else ())):
-            print(f"note: {harmless(notice)}", file=sys.stderr)
-        if interrupt.seen:
-            stream.close()
-        yield from stream
-
-    with Interrupt(lambda: engine.cancel() if engine is not None else None) as interrupt:
+    with Interrupt() as interrupt:
         try:
-            for piece in InThread(pieces):
-                if not arguments.json:
-                    output.write(piece.text)
-            answered = stream is not None and stream.result.finish_reason != "cancelled"
+            engine = load_engine(settings, lambda: interrupt.seen)
         except SpecLocalError:
-            if interrupt.seen and stream is None:  # cancelled while loading: nothing was written, nothing is lost
+            if interrupt.seen:  # cancelled while loading: nothing was written, nothing is lost
                 return ExitCode.INTERRUPTED
             raise
+        try:
+            interrupt.on_first = engine.cancel
+            stream = engine.stream(prompt, sampling=wanted, system=arguments.system, raw=arguments.raw, structure=shape)
+            for notice in (*stream.notices, *(_facts(engine, wanted) if arguments.stats else ())):
+                print(f"note: {harmless(notice)}", file=sys.stderr)
+            if interrupt.seen:
+                stream.close()
+            for piece in stream:
+                if not arguments.json:
+                    output.write(piece.text)
+            answered = stream.result.finish_reason != "cancelled"
         finally:
             if not arguments.json:
                 output.close(keep=not answered)
-        assert engine is not None and stream is not None
         result = stream.result
         if arguments.json:
             output.write(json.dumps(result.as_dict(), ensure_ascii=False) + "\n")

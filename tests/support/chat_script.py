@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from spec_local.errors import ContextFullError, SpecLocalError
 from spec_local.sampling.params import Sampling
-from spec_local.session.generation import Progress, Request
+from spec_local.session.generation import Request
 from spec_local.session.result import Piece, Result, Timings
 from spec_local.speculation.round import Round
 
@@ -86,7 +86,7 @@ class ScriptedEngine:
         system: str | None = None,
         raw: bool = False,
         speculate: bool = True,
-        on_prefill: Progress | None = None,
+        on_prefill: Callable[[int, int], None] | None = None,
     ) -> ScriptedStream:
         tokens, _ = self.tokenize(Request(prompt, system=system))
         if len(tokens) >= self.n_ctx:
@@ -131,7 +131,7 @@ class ScriptedStream:
         sampling: Sampling,
         speculate: bool,
         prompt_tokens: int,
-        on_prefill: Progress | None,
+        on_prefill: Callable[[int, int], None] | None,
     ) -> None:
         self._engine, self._play, self._sampling, self._speculate = engine, play, sampling, speculate
         self._prompt_tokens = prompt_tokens
@@ -142,8 +142,15 @@ class ScriptedStream:
         self._finish = "cancelled"
         self.notices: tuple[str, ...] = ()
         self._seed = 1234 if sampling.seed is None else sampling.seed
+        self._played = self._play_it()
 
     def __iter__(self) -> Iterator[Piece]:
+        return self
+
+    def __next__(self) -> Piece:
+        return next(self._played)
+
+    def _play_it(self) -> Generator[Piece, None, None]:
         self._engine.enter(1)
         try:
             yield from self._pieces()
@@ -194,7 +201,7 @@ class ScriptedStream:
         self._finish = "length" if limit is not None and at >= limit else "stop"
 
     def close(self) -> None:
-        pass
+        self._played.close()
 
     @property
     def result(self) -> Result:
