@@ -148,7 +148,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("frequency_penalty", "sampling", float, "0 is off", metavar="X", default="0.0"),
     Option("penalty_last_n", "sampling", int, "tokens the penalties look back; -1 all", metavar="N", default="64"),
     Option("logit_bias", "sampling", _bias, "add to a token's logit; -100 bans it", metavar="TOKEN=BIAS", many=True),
-    Option("seed", "sampling", int, "same seed, same text", metavar="N", default="drawn and reported"),
+    Option("seed", "sampling", int, "same seed and prompt, same text", metavar="N", default="drawn and reported"),
     Option("max_tokens", "sampling", int, "longest answer", metavar="N", default="what the context holds"),
     Option("min_tokens", "sampling", int, "no end before this many tokens", metavar="N", default="0"),
     Option("logprobs", "sampling", int, "log-probabilities of each token and its N likeliest rivals", metavar="N"),

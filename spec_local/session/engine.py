@@ -196,7 +196,7 @@ class Engine:
             tokens=tokens,
             transform=Transform(sampling, self._target.n_vocab, ends, len(tokens)),
             draft_transform=draft_transform(sampling, shared, ends, len(tokens)),
-            noise=Noise(seed),
+            noise=Noise(seed, tokens),
             rule=RULES[self.options.acceptance],
             n_ctx=self.n_ctx,
             max_tokens=sampling.max_tokens,

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
+from scipy import stats
 
 from spec_local.batch.failures import failure_type
 from spec_local.batch.records import BadLine, Item
@@ -81,6 +83,28 @@ def test_answers_are_those_of_one_at_a_time(load_tiny: Load, slots: int, draft: 
     random.Random(2).shuffle(items)
     engine = load_tiny(draft, parallel=slots, pad_width=40)
     assert answers(engine, slots, items) == alone
+
+
+def test_a_batch_under_one_seed_is_a_sample(load_tiny: Load) -> None:
+    """200 prompts of one length, one digit each: as spread as under a seed for each line; every line alone the same."""
+    how = {"temperature": 3.0, "max_tokens": 1, "top_k": 0, "top_p": 1.0}
+    prompts = [f"{i:03d}: pick a digit." for i in range(200)]
+
+    def lines(seed: Callable[[int], int]) -> list[Item]:
+        return [
+            Item(i + 1, i, text, None, {**how, "seed": seed(i)}, None, "root ::= [0-9]")
+            for i, text in enumerate(prompts)
+        ]
+
+    engine, alone = load_tiny("text", parallel=4, pad_width=8), load_tiny("none", pad_width=8)
+    one, many = (answers(engine, 4, lines(seed)) for seed in (lambda _: 7, lambda i: 1000 + i))
+    digits = [[found[i][0] for i in range(200)] for found in (one, many)]
+    table = np.array([[row.count(token) for token in sorted({*digits[0], *digits[1]})] for row in digits])
+    assert table.shape[1] == 10
+    assert max(table[0]) < 100, "not one digit for all"
+    assert stats.chi2_contingency(table).pvalue > 1e-4
+    backwards = lines(lambda _: 7)[::-1]
+    assert answers(alone, 1, backwards) == one
 
 
 def test_a_shared_beginning_is_computed_once(load_tiny: Load) -> None:
