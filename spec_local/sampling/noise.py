@@ -1,8 +1,8 @@
 """Randomness as a pure function of (seed, prompt, purpose, absolute position, token id): no generator is ever advanced.
 
 Every value comes from a splitmix64 stream (Steele, Lea, Flood 2014: state + i·γ through a 64-bit finaliser), whose
-starting state is keyed by seed, prompt, purpose and position; token `x` reads the x-th output. So a token's noise does not
-depend on which other tokens are candidates, on how long a draft was, or on anything drawn before.
+starting state is keyed by seed, prompt, purpose and position; token `x` reads the x-th output. So a token's noise does
+not depend on which other tokens are candidates, on how long a draft was, or on anything drawn before.
 
 `Noise.choose` is the one way in which any part of the program draws a token.
 """

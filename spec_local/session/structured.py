@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from spec_local.errors import BackendError, UsageError
+from spec_local.errors import NoTokenError, UsageError
 from spec_local.llama.vocabulary import Vocabulary
 from spec_local.sampling.constraint import Mask
 
@@ -28,7 +28,7 @@ class GrammarError(UsageError):
     """A schema or grammar that cannot be compiled."""
 
 
-class ConstraintError(BackendError):
+class ConstraintError(NoTokenError):
     """The grammar engine gave up while text was being written; the message says why."""
 
 

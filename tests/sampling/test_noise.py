@@ -51,7 +51,7 @@ def test_noise_is_a_function_of_seed_and_prompt(seed: int, prompt: list[int], ot
         return noise.uniform(Purpose.SHARED, 3)
 
     assert first(Noise(seed, prompt)) == first(Noise(seed, tuple(prompt)))
-    others = [prompt + [other], [other, *prompt], [*prompt[:-1], prompt[-1] ^ 1], []]
+    others = [[*prompt, other], [other, *prompt], [*prompt[:-1], prompt[-1] ^ 1], []]
     others += [] if prompt == prompt[::-1] else [prompt[::-1]]
     assert len({first(Noise(seed, ids)) for ids in [prompt, *others]}) == len({tuple(x) for x in [prompt, *others]})
 
