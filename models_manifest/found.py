@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from spec_local.environment import variable
 from spec_local.models_manifest.splits import split_number
 from spec_local.paths import models_folder
 
@@ -47,10 +48,8 @@ def _stored() -> Iterator[FoundFile]:
 
 
 def _hub() -> Iterator[FoundFile]:
-    home = os.environ.get("HF_HOME") or str(_xdg_cache() / "huggingface")
-    cache = Path(
-        os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or f"{home}/hub"
-    ).expanduser()
+    home = variable("HF_HOME") or str(_xdg_cache() / "huggingface")
+    cache = Path(variable("HF_HUB_CACHE") or variable("HUGGINGFACE_HUB_CACHE") or f"{home}/hub").expanduser()
     for repository in _entries(cache):
         if not repository.name.startswith("models--"):
             continue
@@ -61,13 +60,13 @@ def _hub() -> Iterator[FoundFile]:
 
 
 def _llama_cpp() -> Iterator[FoundFile]:
-    given = os.environ.get("LLAMA_CACHE")
+    given = variable("LLAMA_CACHE")
     if given:
         yield from _tree(Path(given).expanduser(), LLAMA_CPP)
     elif sys.platform == "darwin":
         yield from _tree(Path.home() / "Library/Caches/llama.cpp", LLAMA_CPP)
     elif sys.platform == "win32":
-        local = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData/Local"
+        local = variable("LOCALAPPDATA") or Path.home() / "AppData/Local"
         yield from _tree(Path(local) / "llama.cpp", LLAMA_CPP)
     else:
         yield from _tree(_xdg_cache() / "llama.cpp", LLAMA_CPP)
@@ -76,13 +75,13 @@ def _llama_cpp() -> Iterator[FoundFile]:
 def _lm_studio() -> Iterator[FoundFile]:
     homes = [Path.home() / ".lmstudio", Path.home() / ".cache/lm-studio"]
     with suppress(OSError, ValueError):  # LM Studio notes here where a user moved its home to
-        homes.insert(0, Path((Path.home() / ".lmstudio-home-pointer").read_text("utf-8").strip()))
+        homes.insert(0, Path((Path.home() / ".lmstudio-home-pointer").read_text("utf-8-sig").strip()))
     for home in homes:
         yield from _tree(home / "models", LM_STUDIO)
 
 
 def _ollama() -> Iterator[FoundFile]:
-    given = os.environ.get("OLLAMA_MODELS")
+    given = variable("OLLAMA_MODELS")
     usual = [Path.home() / ".ollama/models", Path("/usr/share/ollama/.ollama/models")]
     for home in [Path(given).expanduser()] if given else usual:
         for manifest in _walk(home / "manifests"):
@@ -126,4 +125,4 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _xdg_cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser()
+    return Path(variable("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser()

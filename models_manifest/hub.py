@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from urllib.parse import urlsplit
 
+from spec_local.environment import variable
 from spec_local.models_manifest.catalogue import HubSource
 from spec_local.models_manifest.http_range import Remote
 from spec_local.models_manifest.part_file import SourceError
@@ -28,7 +28,7 @@ def locate(source: HubSource, name: str) -> Remote:
     Raises:
         SourceError: The hub cannot be reached in a few seconds, or has no such file for this user.
     """
-    endpoint = os.environ.get("HF_ENDPOINT") or None
+    endpoint = variable("HF_ENDPOINT")
     if time.monotonic() - _silent.get(endpoint, -_FORGET_S) < _FORGET_S:
         raise SourceError("The model hub was out of reach a moment ago.")
     answer: list[Remote | BaseException] = []

@@ -203,12 +203,13 @@ def _recipe(arguments: Any, engine: Engine, wanted: Sampling, shape: Structure |
 
     from spec_local.batch.requests import Recipe
     from spec_local.sampling import RULES
+    from spec_local.text_files import read_text_file
 
     facts, options = engine.describe(), engine.options
     path = Path(facts["target_path"])
     model: dict[str, Any] = {"target": facts["target"], "bytes": path.stat().st_size if path.exists() else None}
     if options.chat_template is not None:
-        model["chat_template"] = Path(options.chat_template).expanduser().read_text(encoding="utf-8")
+        model["chat_template"] = read_text_file(options.chat_template)
     if not RULES[options.acceptance].reproducible:
         model |= {"acceptance": options.acceptance, "draft": facts["draft"], "draft_length": options.draft_length}
     return Recipe(wanted, arguments.system, arguments.raw, shape, model)

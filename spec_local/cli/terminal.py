@@ -6,33 +6,21 @@ import os
 import stat
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 from spec_local.errors import UsageError
+from spec_local.text_files import decode_text, read_text_file
 from spec_local.words import harmless
 
 
 def read_text(path: str) -> str:
-    """A text file, or standard input for "-".
-
-    Raises:
-        UsageError: It cannot be read, or is not UTF-8 (the message says at which byte).
-    """
+    """A text file, or standard input for "-"; raises as `read_text_file`."""
+    if path != "-":
+        return read_text_file(path)
     try:
-        data = sys.stdin.buffer.read() if path == "-" else Path(path).expanduser().read_bytes()
+        data = sys.stdin.buffer.read()
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}.") from error
-    return decode(data, "Standard input" if path == "-" else path)
-
-
-def decode(data: bytes, where: str) -> str:
-    """UTF-8 text, a byte-order mark dropped; raises `UsageError` naming the first bad byte."""
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{where} is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}.", "Convert it to UTF-8."
-        ) from None
+        raise UsageError(f"Standard input cannot be read: {error.strerror or error}.") from error
+    return decode_text(data, "Standard input")
 
 
 def piped_input() -> str | None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from spec_local.errors import TemplateError, UsageError
 from spec_local.llama.model import Model
 from spec_local.session.generation import Request
 from spec_local.session.template import ChatTemplate, Message
+from spec_local.text_files import read_text_file
 
 
 class Prompts:
@@ -31,9 +30,9 @@ class Prompts:
         vocabulary, source, name = self._vocabulary, model.chat_template(), model.path.name
         if origin is not None:
             try:
-                source, name = Path(origin).expanduser().read_text(encoding="utf-8"), origin
-            except (OSError, UnicodeError) as error:
-                raise TemplateError(f"The chat template {origin} cannot be read: {error}.") from error
+                source, name = read_text_file(origin, f"The chat template {origin}"), origin
+            except UsageError as error:
+                raise TemplateError(error.message, error.hint) from error
         bos, eos = (vocabulary.text([i], special=True) if i >= 0 else "" for i in (vocabulary.bos, vocabulary.eos))
         try:
             return ChatTemplate(source, bos, eos, name)
