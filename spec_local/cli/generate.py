@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prompt = parser.add_argument_group("prompt (piped input is added behind it)")
     prompt.add_argument("-p", "--prompt", metavar="TEXT", help="the prompt")
     prompt.add_argument("-f", "--file", metavar="PATH", help="read the prompt from a file; - for standard input")
-    prompt.add_argument("--system", metavar="TEXT", help="system message")
+    prompt.add_argument("--system", metavar="TEXT", help="system message; '' for none, the template's own included")
     prompt.add_argument("--raw", action="store_true", help="continue the text as it is, without a chat template")
     output = parser.add_argument_group("output")
     output.add_argument("-o", "--output", metavar="PATH", help="write the answer, or all answers, to a file")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from spec_local.errors import TemplateError, UsageError
 from spec_local.llama.model import Model
 from spec_local.session.generation import Request
+from spec_local.session.no_system import without_system
 from spec_local.session.template import ChatTemplate, Message
 from spec_local.text_files import read_text_file
 
@@ -59,8 +60,11 @@ class Prompts:
         if self._template is None:
             assert self.broken is not None
             raise self.broken
-        text, notice = self._template.render(messages)
-        notices = [n for n in (self._template.notice, notice) if n]
+        template, blank = self._template, ""
+        if asked := _behind_blank(messages):
+            messages, blank = without_system(lambda turns: template.render(turns)[0], asked)
+        text, notice = template.render(messages)
+        notices = [n for n in (template.notice, notice, blank) if n]
         return self._vocabulary.tokenize(text, parse_special=True), notices
 
 
@@ -72,4 +76,10 @@ def _messages(request: Request) -> list[Message]:
             return []
     else:
         asked = list(request.prompt)
-    return [*([Message(role="system", content=request.system)] if request.system else []), *asked]
+    return [*([] if request.system is None else [Message(role="system", content=request.system)]), *asked]
+
+
+def _behind_blank(messages: list[Message]) -> list[Message]:
+    """What follows blank system messages at the beginning; empty where there is none."""
+    start = next((i for i, m in enumerate(messages) if m["role"] != "system" or m["content"].strip()), len(messages))
+    return messages[start:] if start else []
