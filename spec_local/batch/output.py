@@ -44,6 +44,8 @@ class OldRecord:
     id: Id
     finished: bool
     """An answer, not a failure."""
+    cut: bool
+    """An answer that ended before its schema or grammar was complete."""
     fingerprint: str
 
 
@@ -247,5 +249,6 @@ def _old_record(offset: int, data: bytes) -> OldRecord | None:
         record["line"],
         item_id if isinstance(item_id, str | int) else None,
         not failed and record.get("finish_reason") in ("stop", "length"),
+        record.get("structure") == "cut",
         str(record.get("fingerprint", "")),
     )

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from spec_local.batch.records import Layout, read_items
 from spec_local.errors import UsageError
 
 _CHUNK = 2**20
@@ -50,6 +51,16 @@ class Source:
             return open(self._path, "rb")
         except OSError as error:
             raise UsageError(f"{self.name} cannot be read: {error.strerror or error}.") from error
+
+    def check(self, layout: Layout) -> None:
+        """Find out now what is wrong with a file as a whole: before a model is loaded for it.
+
+        Raises:
+            UsageError: It is UTF-16, or a CSV file without the column that is wanted.
+        """
+        if self._regular:
+            with self.open() as stream:
+                next(iter(read_items(stream, layout)), None)
 
     def keep(self) -> None:
         """Make the input readable more than once: a pipe is read to its end into a temporary file."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from spec_local.session.result import Piece
     from spec_local.session.stream import Stream
 
+_CUT = "The answer ended ({}) before its schema or grammar was complete."
 _SHOWN = {"temperature", "top_k", "top_p", "min_p", "repeat_penalty"}
 
 EPILOG = """\
@@ -93,6 +94,8 @@ def run(arguments: Any) -> int:
         if arguments.json:
             output.write(json.dumps(result.as_dict(), ensure_ascii=False) + "\n")
             output.close()
+        if result.structure == "cut":
+            print(f"note: {_CUT.format(result.limit or result.finish_reason)}", file=sys.stderr)
         if arguments.stats:
             print(harmless(result.summary()), file=sys.stderr)
         engine.close()

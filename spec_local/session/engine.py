@@ -34,7 +34,7 @@ from spec_local.session.options import EngineOptions
 from spec_local.session.prompts import Prompts
 from spec_local.session.result import Result, Timings, spell
 from spec_local.session.stream import Stream
-from spec_local.session.structured import Structure, Structures
+from spec_local.session.structured import Structure, Structures, outcome
 from spec_local.session.text_stream import TextStream
 from spec_local.speculation.adaptive import AdaptiveController
 from spec_local.speculation.sequence import Sequence
@@ -261,6 +261,7 @@ class Engine:
                 if name != "seed"
             },
             model=self.describe(),
+            structure=outcome(sequence.constraint, sequence.emitted, self.end_ids),
             notices=(*self.notices, *generation.notices),
             logprobs=None
             if sequence.top_logprobs is None

@@ -6,7 +6,6 @@ Whoever says `--system ""` does not want it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 
 from spec_local.session.template import Message
@@ -29,11 +28,16 @@ def without_system(render: Callable[[list[Message]], str], asked: Sequence[Messa
         return list(asked), ""
     bare, empty = list(asked), [Message(role="system", content=""), *asked]
     none, probed = render(bare), render([Message(role="system", content=_PROBE), *asked])
-    ahead = len(os.path.commonprefix([none, probed]))
-    behind = len(os.path.commonprefix([none[ahead:][::-1], probed[ahead:][::-1]]))
+    ahead = _shared(none, probed)
+    behind = _shared(none[ahead:][::-1], probed[ahead:][::-1])
     if ahead + behind == len(none):  # the probe's turn was added to a prompt that had none
         return bare, ""
     blank = render(empty)
     if blank != none and blank == probed.replace(_PROBE, ""):
         return empty, "This model's template has a system message of its own; an empty one takes its place."
     return bare, "This model's template always has a system message of its own; it cannot be left out."
+
+
+def _shared(one: str, other: str) -> int:
+    """Characters that two texts begin with alike."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
