@@ -17,6 +17,10 @@ from spec_local.paths import models_folder
 SPEC_LOCAL, HUB, LLAMA_CPP, LM_STUDIO, OLLAMA = "spec-local", "hub cache", "llama.cpp", "LM Studio", "Ollama"
 
 
+_DEEPEST, _MOST_FOLDERS = 8, 20_000
+"""How far a model folder is searched: a link may lead to a whole disk."""
+
+
 @dataclass(frozen=True, slots=True)
 class FoundFile:
     """One model file on this machine."""
@@ -111,7 +115,16 @@ def _tree(folder: Path, origin: str) -> Iterator[FoundFile]:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    for place, folders, names in os.walk(folder):
+    """All files below `folder`, linked folders included, each folder once: models are often linked to another disk."""
+    seen: set[str] = set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        if real in seen or len(seen) >= _MOST_FOLDERS:
+            folders.clear()
+            continue
+        seen.add(real)
+        if Path(place).relative_to(folder).parts[_DEEPEST:]:
+            folders.clear()
         folders.sort()
         for name in sorted(names):
             yield Path(place, name)

@@ -98,6 +98,7 @@ class OutputFile:
         if self._file is None:
             self._open()
         assert self._file is not None
+        start = None if self._standard else os.fstat(self._file.fileno()).st_size
         data = memoryview((json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8"))
         try:
             while data:
@@ -107,6 +108,9 @@ class OutputFile:
         except BrokenPipeError:
             raise
         except OSError as error:
+            if start is not None:
+                with suppress(OSError):  # a disk that is full may take half a record: what stays is whole lines
+                    os.ftruncate(self._file.fileno(), start)
             raise self._failed("written", error) from error
         if time.monotonic() - self._synced > _SYNC_S:
             self._sync()

@@ -239,7 +239,7 @@ def _account(job: Job, engine: Engine, arguments: Any) -> None:
     for note in job.summary.notes:
         _say(f"note: {note}")
     _say(job.summary.line(job.stopped))
-    if job.stopped == "interrupted" and arguments.output not in (None, "-"):
+    if job.stopped in ("interrupted", "stopped at once") and arguments.output not in (None, "-"):
         _say("  The same command with --resume goes on.")
     if job.summary.cut:
         _say("  A larger --max-tokens answers them again with --resume; --resume --retry-cut does so without one.")

@@ -7,7 +7,6 @@ llama.cpp wrote them: no row of the vocabulary is copied here, except where a pa
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from spec_local.llama.batch import Batch, pieces
 from spec_local.llama.checkpoints import Checkpoints
 from spec_local.llama.library import first_error, forget_log, llama
 from spec_local.llama.model import Model
+from spec_local.llama.processor import physical_cores
 
 CACHE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "bf16": 30}
 """Cache element types and their ggml numbers."""
@@ -101,7 +101,8 @@ class Context:
         if not self._handle:
             raise BackendError(
                 f"llama.cpp cannot make a context of {options.n_ctx} tokens for {model.path.name}{first_error()}.",
-                "Try a smaller --n-ctx, or other cache types (--cache-type-k, --cache-type-v).",
+                "Try a smaller --n-ctx, or other cache types (--cache-type-k, --cache-type-v); quantised values need "
+                "--flash-attn.",
             )
         self._memory = self._lib.llama_get_memory(self._handle)
         self._checkpoints = Checkpoints(self._lib, self._handle)
@@ -396,12 +397,3 @@ def _strlen() -> Any:
     interpreter lock a thousand times in a pass; a C function that looks at one byte costs nothing.
     """
     return (ctypes.cdll.msvcrt if sys.platform == "win32" else ctypes.CDLL(None)).strlen
-
-
-@cache
-def physical_cores() -> int:
-    """Physical cores this process may run on: hyper-threads do not help memory-bound passes."""
-    import psutil
-
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(allowed, psutil.cpu_count(logical=False) or allowed))

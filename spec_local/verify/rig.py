@@ -103,8 +103,14 @@ class Rig:
             raise sequence.error
         return sequence
 
-    def play(self, prompt: str, sampling: Sampling, controller: Controller | None) -> Recorder:
-        """One ordinary answer of the engine, recorded; `controller` None leaves it the engine's own.
+    def play(
+        self,
+        prompt: str,
+        sampling: Sampling,
+        controller: Controller | None,
+        drafters: Mapping[str, Drafter] | None = None,
+    ) -> Recorder:
+        """One ordinary answer of the engine, recorded; `controller` and `drafters` None leave it the engine's own.
 
         The prompt is prefilled whole, as replays do it, unless it is the last answer's prompt again: then it is not
         prefilled at all, as in an ordinary second answer.
@@ -115,7 +121,7 @@ class Rig:
             engine.speculator.release(0)
         self._prompt = prompt
         recorder = Recorder(generation.sequence)
-        with engine.using(), _controlled(engine.speculator, controller) as used:
+        with engine.using(), _controlled(engine.speculator, controller, drafters) as used:
             generation.sequence.pace = used.enter()
             self._finish(generation)
         return recorder
@@ -174,10 +180,13 @@ def _closing(context: Context) -> Iterator[Context]:
 
 
 @contextmanager
-def _controlled(speculator: Speculator, controller: Controller | None) -> Iterator[Controller]:
-    own = speculator.controller
+def _controlled(
+    speculator: Speculator, controller: Controller | None, drafters: Mapping[str, Drafter] | None
+) -> Iterator[Controller]:
+    own, others = speculator.controller, speculator.drafters
     speculator.controller = controller or own
+    speculator.drafters = others if drafters is None else dict(drafters)
     try:
         yield speculator.controller
     finally:
-        speculator.controller = own
+        speculator.controller, speculator.drafters = own, others
