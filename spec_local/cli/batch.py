@@ -6,12 +6,13 @@ import argparse
 import json
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from spec_local.cli.exit_codes import ExitCode
 from spec_local.cli.options import Setting
-from spec_local.cli.terminal import is_terminal
+from spec_local.cli.terminal import is_terminal, patience
 from spec_local.errors import SpecLocalError, UsageError
 from spec_local.words import counted, harmless
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from spec_local.batch.job import BatchOptions, Job
     from spec_local.batch.records import InputFormat
     from spec_local.batch.requests import Recipe
+    from spec_local.batch.source import Source
     from spec_local.sampling.params import Sampling
     from spec_local.session.engine import Engine
     from spec_local.session.structured import Structure
@@ -129,7 +131,7 @@ def _play(job: Job, engine: Engine, source: Any, interrupt: Any) -> int:
 
     def work() -> None:
         try:
-            with engine.using():
+            with engine.using(), _patience(source):
                 job.plan()
                 with progress(job, source) as show:
                     job.runner.on_step = show
@@ -162,6 +164,16 @@ def _play(job: Job, engine: Engine, source: Any, interrupt: Any) -> int:
     if interrupt.seen:
         return ExitCode.INTERRUPTED
     return ExitCode.SOME_FAILED if job.summary.failed else ExitCode.OK
+
+
+@contextmanager
+def _patience(source: Source) -> Iterator[None]:
+    """Say so where standard input brings no line for a second."""
+    if source.name != "-":
+        yield
+        return
+    with patience("Waiting for lines on standard input.") as source.came:
+        yield
 
 
 def _options(arguments: Any) -> BatchOptions:
