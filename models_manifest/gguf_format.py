@@ -136,6 +136,8 @@ class Container:
     metadata: dict[str, int | float | bool | str | Array]
     tensors: tuple[Tensor, ...]
     file_bytes: int
+    end: int = 0
+    """Bytes up to the end of the last tensor's data."""
 
 
 def read_container(path: Path) -> Container:
@@ -163,6 +165,7 @@ class _Reader:
         self.path, self.file, self.size = path, file, size
         self.buffer = bytearray()
         self.at = 0
+        self.end = 0
 
     def container(self) -> Container:
         """All of it, in the order of the file."""
@@ -192,7 +195,8 @@ class _Reader:
         if len({name for name, *_ in raw}) != n_tensors:
             self.damaged("describes a tensor twice")
         start = self.at + -self.at % alignment if n_tensors else self.at
-        return Container(self.path, metadata, self.tensors(raw, start, alignment), self.size)
+        tensors = self.tensors(raw, start, alignment)
+        return Container(self.path, metadata, tensors, self.size, self.end)
 
     def magic(self) -> None:
         """The first four bytes, with a sentence for what people really save under `.gguf`."""
@@ -246,6 +250,7 @@ class _Reader:
             expected = offset + size + -size % alignment
             needed = max(needed, start + offset + size)
             found.append(Tensor(name, shape, label, elements, size))
+        self.end = needed
         if needed > self.size:
             self.short(needed)
         return tuple(found)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from spec_local.errors import UsageError
+from spec_local.words import unescaped
 
 if TYPE_CHECKING:
     from spec_local.ui.app import ChatApp
@@ -49,7 +50,7 @@ def unset_sampling(app: ChatApp, name: str) -> None:
 def _value(name: str, text: str) -> Any:
     """A value as JSON where it is JSON; text for stop strings, a list for several."""
     if name == "stop" and not text.startswith("["):
-        return [text]
+        return [unescaped(text)]
     try:
         return json.loads(text)
     except ValueError:

@@ -302,9 +302,8 @@ class ChatApp(App[int]):
         """Ctrl+C: copy a selection, else stop what runs, else leave at the second time."""
         selected = self.screen.get_selected_text() or (self.composer.selected_text if self.composer.has_focus else "")
         if selected:
-            put_on_clipboard(self, selected)
+            put_on_clipboard(self, selected, "What was selected")
             self.screen.clear_selection()
-            self.flash("What was selected is on the clipboard.")
             return
         if self.dialogue.stop():
             return

@@ -34,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own flags, then the shared ones."""
     chat = parser.add_argument_group("conversation")
     chat.add_argument("--continue", dest="go_on", action="store_true", help="go on with the last conversation")
-    chat.add_argument("--system", metavar="TEXT", help="system message of new conversations")
+    chat.add_argument(
+        "--system", metavar="TEXT", help="system message of new conversations; '' for none, the template's own included"
+    )
     add_options(parser, ("models", "device", "speculation", "sampling", "comparison"))
 
 
@@ -60,7 +62,10 @@ def run(arguments: Any) -> int:
             raise UsageError(
                 f"The chat needs {error.name}, which is not installed.", "`pip install 'spec-local[chat]'` brings it."
             ) from error
-        return int(ui.start(prepare, system=arguments.system or "", go_on=arguments.go_on, take=take) or ExitCode.OK)
+        from spec_local.session.conversation import NO_SYSTEM
+
+        system = NO_SYSTEM if arguments.system == "" else arguments.system or ""
+        return int(ui.start(prepare, system=system, go_on=arguments.go_on, take=take) or ExitCode.OK)
 
 
 @contextmanager

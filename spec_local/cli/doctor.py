@@ -19,7 +19,7 @@ from spec_local.cli.options import resolve
 from spec_local.cli.terminal import is_terminal
 from spec_local.errors import SpecLocalError
 from spec_local.models_manifest import show_bytes
-from spec_local.words import harmless
+from spec_local.words import counted, harmless
 
 EPILOG = """\
 examples:
@@ -152,10 +152,10 @@ def _workers(endpoints: Sequence[str], problems: list[dict[str, str]]) -> list[d
     return entries
 
 
-def _memory(_problems: list[dict[str, str]]) -> dict[str, int]:
+def _memory(_problems: list[dict[str, str]]) -> dict[str, Any]:
     import psutil
 
-    from spec_local.llama.devices import physical_cores
+    from spec_local.llama.processor import cpu_quota, physical_cores
 
     memory = psutil.virtual_memory()
     return {
@@ -163,6 +163,7 @@ def _memory(_problems: list[dict[str, str]]) -> dict[str, int]:
         "available_bytes": memory.available,
         "physical_cores": physical_cores(),
         "logical_cores": os.cpu_count() or 0,
+        "cpu_quota": cpu_quota(),
     }
 
 
@@ -257,7 +258,8 @@ def _print(report: dict[str, Any]) -> None:
     line(
         "memory",
         f"{show_bytes(memory['available_bytes'])} of {show_bytes(memory['total_bytes'])} available, "
-        f"{memory['physical_cores']} cores",
+        f"{counted(memory['physical_cores'], 'core')}"
+        + (f" (this container may use {memory['cpu_quota']:g})" if memory["cpu_quota"] is not None else ""),
     )
     for name, folder in report["folders"].items():
         line(name, f"{folder['path']} ({show_bytes(folder['bytes'])}, {show_bytes(folder['free_bytes'])} free)")

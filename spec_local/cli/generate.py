@@ -12,12 +12,15 @@ from spec_local.cli.exit_codes import ExitCode
 from spec_local.cli.options import add_options, resolve
 from spec_local.cli.terminal import TextOutput, piped_input, read_text
 from spec_local.errors import SpecLocalError, UsageError
-from spec_local.words import harmless
+from spec_local.words import counted, harmless
 
 if TYPE_CHECKING:
     from spec_local.sampling.params import Sampling
     from spec_local.session.engine import Engine
 
+_FILES = (("file", "--file"), ("json_schema", "--json-schema"), ("grammar", "--grammar"))
+"""Flags that take - for standard input."""
+_CUT = "The answer ended ({}) before its schema or grammar was complete."
 _SHOWN = {"temperature", "top_k", "top_p", "min_p", "repeat_penalty"}
 
 EPILOG = """\
@@ -31,10 +34,15 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own flags, then the shared ones."""
-    prompt = parser.add_argument_group("prompt (piped input is added behind it)")
+    prompt = parser.add_argument_group(
+        "prompt",
+        "Without -p and -f, standard input is the prompt; beside them a pipe, socket or file on it is read to its end "
+        "and added behind the prompt. A terminal is not read, nor a file of which another program has read a part.",
+    )
     prompt.add_argument("-p", "--prompt", metavar="TEXT", help="the prompt")
     prompt.add_argument("-f", "--file", metavar="PATH", help="read the prompt from a file; - for standard input")
-    prompt.add_argument("--system", metavar="TEXT", help="system message")
+    prompt.add_argument("--no-stdin", action="store_true", help="leave standard input alone")
+    prompt.add_argument("--system", metavar="TEXT", help="system message; '' for none, the template's own included")
     prompt.add_argument("--raw", action="store_true", help="continue the text as it is, without a chat template")
     output = parser.add_argument_group("output")
     output.add_argument("-o", "--output", metavar="PATH", help="write the answer, or all answers, to a file")
@@ -84,6 +92,8 @@ def run(arguments: Any) -> int:
         if arguments.json:
             output.write(json.dumps(result.as_dict(), ensure_ascii=False) + "\n")
             output.close()
+        if result.structure == "cut":
+            print(f"note: {_CUT.format(result.limit or result.finish_reason)}", file=sys.stderr)
         if arguments.stats:
             print(harmless(result.summary()), file=sys.stderr)
         engine.close()
@@ -104,12 +114,18 @@ def read_prompt(arguments: Any) -> str:
     """The prompt from argument, file and pipe, in this order, joined by an empty line.
 
     Raises:
-        UsageError: There is none, or a file cannot be read.
+        UsageError: There is none, a file cannot be read, or standard input is named twice.
     """
     parts = [arguments.prompt] if arguments.prompt is not None else []
     if arguments.file is not None:
         parts.append(read_text(arguments.file))
-    if arguments.file != "-" and (piped := piped_input()):
+    named = [flag for name, flag in _FILES if getattr(arguments, name, None) == "-"]
+    if len(named) > 1:
+        raise UsageError(f"Standard input can be read once: {' and '.join(named)} both name it.", "Give one a file.")
+    if not named and not arguments.no_stdin and (piped := piped_input()):
+        if parts:
+            lines = counted(len(piped.splitlines()), "line")
+            print(f"note: Standard input ({lines}) was added behind the prompt.", file=sys.stderr, flush=True)
         parts.append(piped)
     if not parts:
         raise UsageError("There is no prompt.", "Give one with --prompt, --file or standard input.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from spec_local.cli.options import Setting, values_of
 from spec_local.cli.terminal import is_terminal, read_text
+from spec_local.environment import variable
 from spec_local.errors import ModelError, UsageError
 from spec_local.words import harmless
 
@@ -73,7 +73,7 @@ def load_engine(settings: Mapping[str, Setting], cancelled: Callable[[], bool]) 
     from spec_local.session.engine import load
 
     options = engine_options(settings)
-    unasked = "SPEC_LOCAL_PULL_UNASKED" in os.environ  # the set-up's own way to start the program
+    unasked = variable("SPEC_LOCAL_PULL_UNASKED") is not None  # the set-up's own way to start the program
     pull = settings["pull"].value if "pull" in settings else "always" if unasked else "ask"
     while True:
         try:

@@ -1,7 +1,7 @@
 """Every setting is declared here once: its flag, environment variable, configuration key and help.
 
 A value comes from, in this order: the flag, `SPEC_LOCAL_<NAME>`, the configuration file, the default of the model the
-setting belongs to (`EngineOptions` or `Sampling`).
+setting belongs to (`EngineOptions` or `Sampling`). Set to nothing (`SPEC_LOCAL_N_CTX=`) is not set.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from spec_local.environment import variable
 from spec_local.errors import UsageError
 from spec_local.paths import config_file
+from spec_local.text_files import read_text_file
+from spec_local.words import unescaped
 
 Group = Literal["models", "fetching", "device", "speculation", "sampling", "structure", "comparison"]
 ENVIRONMENT_PREFIX = "SPEC_LOCAL_"
@@ -62,6 +65,10 @@ class Setting:
 def _bias(text: str) -> tuple[int, float]:
     token, _, bias = text.partition("=")
     return int(token), float(bias)
+
+
+def _text(text: str) -> str:
+    return text
 
 
 def _flag(text: str) -> bool:
@@ -148,11 +155,11 @@ OPTIONS: tuple[Option, ...] = (
     Option("frequency_penalty", "sampling", float, "0 is off", metavar="X", default="0.0"),
     Option("penalty_last_n", "sampling", int, "tokens the penalties look back; -1 all", metavar="N", default="64"),
     Option("logit_bias", "sampling", _bias, "add to a token's logit; -100 bans it", metavar="TOKEN=BIAS", many=True),
-    Option("seed", "sampling", int, "same seed, same text", metavar="N", default="drawn and reported"),
+    Option("seed", "sampling", int, "same seed and prompt, same text", metavar="N", default="drawn and reported"),
     Option("max_tokens", "sampling", int, "longest answer", metavar="N", default="what the context holds"),
     Option("min_tokens", "sampling", int, "no end before this many tokens", metavar="N", default="0"),
     Option("logprobs", "sampling", int, "log-probabilities of each token and its N likeliest rivals", metavar="N"),
-    Option("stop", "sampling", str, "text that ends the answer", metavar="TEXT", many=True),
+    Option("stop", "sampling", _text, r"text that ends the answer; \n \t \\ \u2028 as such", metavar="TEXT", many=True),
     Option("json_schema", "structure", str, "the answer is JSON that follows this schema", metavar="FILE"),
     Option("grammar", "structure", str, "the answer follows this GBNF grammar", metavar="FILE"),
 )
@@ -209,14 +216,23 @@ def resolve(
     for option in OPTIONS:
         raw: Any = given.get(option.name)
         origin, label = "flag", option.all_flags[-1]
-        if raw is None and option.variable in environment:
-            raw, origin, label = environment[option.variable], f"environment ({option.variable})", option.variable
-            raw = raw.split("\n") if option.many else raw
-        if raw is None and option.name in saved:
+        if raw is None and (raw := variable(option.variable, environment)) is not None:
+            origin, label = f"environment ({option.variable})", option.variable
+            raw = _lines(raw) if option.many else raw
+        if raw is not None and option.parse is _text:  # TOML has escapes of its own
+            raw = [unescaped(text) for text in raw]
+        if raw is None and saved.get(option.name, "") != "":
             raw, origin, label = saved[option.name], f"config ({config})", f"{option.name} in {config}"
         if raw is not None:
             found[option.name] = Setting(_read(option, raw, label), origin)
     return found
+
+
+def _lines(text: str) -> list[str]:
+    """Several values in one environment variable: one a line. With an empty line in it, it is one value as it stands:
+    a text that begins, ends or consists of line ends."""
+    lines = text.split("\n")
+    return lines if all(lines) else [text]
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -226,9 +242,7 @@ def read_config(path: Path) -> dict[str, Any]:
         UsageError: It is not valid TOML, or names an unknown setting.
     """
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
+        table = tomllib.loads(read_text_file(path, f"The configuration {path}")) if path.exists() else {}
     except (OSError, ValueError, RecursionError) as error:  # numbers of too many digits are a bare ValueError
         raise UsageError(f"The configuration {path} cannot be read: {error}.", "Mend or remove the file.") from error
     known = [option.name for option in OPTIONS]

@@ -19,7 +19,7 @@ import numpy as np
 from spec_local.drafting.draft import MODEL_SOURCE, Draft
 from spec_local.drafting.drafter import BaseDrafter, DraftRequest, Offer
 from spec_local.drafting.token_cache import TokenCache, common_prefix
-from spec_local.errors import BackendError
+from spec_local.errors import NoTokenError
 from spec_local.language_model import Chunk, LanguageModel, Logits
 from spec_local.sampling.constraint import Walk
 from spec_local.sampling.row import Row
@@ -44,7 +44,7 @@ class _Stream:
     passes: list[int] = field(default_factory=list)
     """Rows of each pass."""
     stuck: bool = False
-    """The grammar leaves no token that this model could draw."""
+    """What the request asks for leaves no token that this model could draw; what comes of it is the target's to say."""
 
     def draw(self, logits: Logits) -> None:
         """Draw the next token from float32 [n_vocab] logits."""
@@ -55,9 +55,7 @@ class _Stream:
             allowed = None if request.walk is None else request.walk.allowed(self.tokens)
             allowed = None if allowed is None else allowed[: request.transform.n_vocab]
             row = request.transform.row(logits[: request.transform.n_vocab], history, position, allowed)
-        except BackendError:
-            if request.walk is None:
-                raise
+        except NoTokenError:
             self.stuck = True
             return
         token = request.rule.draft_token(row, request.noise, position)
@@ -139,12 +137,15 @@ class ModelDrafter(BaseDrafter):
 
         Nothing if the tokens hold ids that this model does not know, or if its own context is full.
         """
-        tokens = request.tokens
-        shared = self._cache.shared(request.slot, tokens, self._known.get(request.slot, 0))
-        held = self.model.foothold(request.slot, shared)
-        fresh = tokens[held:]
+        tokens, lag = request.tokens, self.lag(request.slot, request.tokens)
         room = min(self._room(tokens), request.limit)
-        return None if room <= 0 or any(token >= self.model.n_vocab for token in fresh) else Offer(room, lag=len(fresh))
+        known = all(token < self.model.n_vocab for token in tokens[len(tokens) - lag :])
+        return Offer(room, lag=lag) if room > 0 and known else None
+
+    def lag(self, slot: int, tokens: Sequence[int]) -> int:
+        """How many of `tokens` the cache of `slot` lacks, or has to compute again."""
+        shared = self._cache.shared(slot, tokens, self._known.get(slot, 0))
+        return len(tokens) - self.model.foothold(slot, shared)
 
     def read(self, slot: int, tokens: Sequence[int], most: int) -> int:
         """Compute at most `most` of `tokens`, as many as fit a pass; what this or another slot holds of them is kept.

@@ -13,6 +13,8 @@ from spec_local.session.store_records import StoredConversation, StoredMessage
 if TYPE_CHECKING:
     from spec_local.sampling.params import Sampling
 
+NO_SYSTEM = " "
+"""Kept as the system message of a conversation that is to have none: a blank one, where an empty one was never set."""
 _TITLE_LENGTH = 60
 
 
@@ -22,7 +24,7 @@ class Conversation:
     Args:
         store: Where it lives.
         identity: Id of a stored conversation; None for a new one.
-        system: System message of a new one.
+        system: System message of a new one; `NO_SYSTEM` for none, not even the template's own.
         settings: Sampling values of a new one.
     """
 
@@ -54,7 +56,7 @@ class Conversation:
 
     @property
     def system(self) -> str:
-        """The system message; empty for none."""
+        """The system message; empty: what the template has; `NO_SYSTEM`: none."""
         return self._stored.system if self._stored else self._system
 
     @property

@@ -33,7 +33,7 @@ from spec_local.session.options import EngineOptions
 from spec_local.session.prompts import Prompts
 from spec_local.session.result import Result, Timings, spell
 from spec_local.session.stream import Stream
-from spec_local.session.structured import Structure, Structures
+from spec_local.session.structured import Structure, Structures, outcome
 from spec_local.session.text_stream import TextStream
 from spec_local.speculation.adaptive import AdaptiveController
 from spec_local.speculation.sequence import Sequence
@@ -198,7 +198,7 @@ class Engine:
             tokens=tokens,
             transform=Transform(sampling, self._target.n_vocab, ends, len(tokens)),
             draft_transform=draft_transform(sampling, shared, ends, len(tokens)),
-            noise=Noise(seed),
+            noise=Noise(seed, tokens),
             rule=RULES[self.options.acceptance],
             n_ctx=self.n_ctx,
             max_tokens=sampling.max_tokens,
@@ -236,6 +236,7 @@ class Engine:
                 if name != "seed"
             },
             model=self.describe(),
+            structure=outcome(sequence.constraint, sequence.emitted, self.end_ids),
             notices=(*self.notices, *generation.notices),
             logprobs=None
             if sequence.top_logprobs is None

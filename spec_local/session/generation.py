@@ -24,7 +24,7 @@ class Request:
     """A user's text, a whole conversation, or with `raw` the exact text to continue."""
     sampling: Sampling = field(default_factory=Sampling)
     system: str | None = None
-    """A system message put before the conversation."""
+    """A system message put before the conversation; a blank one asks for none, not even the template's own."""
     raw: bool = False
     """No chat template."""
     speculate: bool = True

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spec_local import models_manifest as manifest
-from spec_local.errors import Aborted, BackendError, ModelError, PairError
+from spec_local.errors import Aborted, BackendError, ModelError, PairError, UsageError
 from spec_local.llama.devices import is_cpu_alone, pick_devices
 from spec_local.llama.hosted import Host
 from spec_local.llama.memory_probe import classify
@@ -98,6 +98,7 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
             worker cannot be used.
     """
     started = time.perf_counter()
+    _require_flash(options)
     with ExitStack() as undo:
         target_file, draft_file, notices, off = _resolve(options)
         target_header = manifest.read_header(target_file.path)
@@ -119,6 +120,7 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
             draft_file, draft_header, off = None, None, _go_on_without(error, options, notices)
             memory = plan(options, target_header, None, memory.room)
         options = with_sizes(options, memory)
+        notices += fragile_keys(options, target_header, draft_header)
 
         repack = _backend_works(options, workers, notices)
         host = _host(options, workers, draft_file is not None, notices)
@@ -141,6 +143,11 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
                     raise
                 message = f"The draft model {draft_file.path} could not be used: {error.message}"
                 off = _go_on_without(ModelError(message, error.hint), options, notices)
+        if draft is not None and draft.n_ctx < target.n_ctx:
+            notices.append(
+                f"The draft model's context ends at {draft.n_ctx} tokens (--draft-n-ctx): it drafts up to there, and "
+                "behind it the text alone does."
+            )
         undo.pop_all()
     return Loaded(
         target=target,
@@ -156,6 +163,36 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
         workers=workers,
         host=host,
     )
+
+
+_FRAGILE = frozenset({"qwen2", "qwen2moe"})
+"""Architectures whose keys have such outliers that four bits lose the text: Qwen2 and 2.5."""
+
+
+def _require_flash(options: EngineOptions) -> None:
+    """A quantised value cache is read by flash attention only.
+
+    Raises:
+        UsageError: It is switched off.
+    """
+    for name in ("cache_type_v", "draft_cache_type_v"):
+        if getattr(options, name) not in ("f32", "f16", "bf16") and options.flash_attn == "off":
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(
+                f"{flag} {getattr(options, name)} needs flash attention, which --flash-attn off switches off.",
+                f"Leave --flash-attn at auto, or {flag} at f16.",
+            )
+
+
+def fragile_keys(options: EngineOptions, target: Header, draft: Header | None) -> list[str]:
+    """A word about key caches of so few bits that a model is known to break with them."""
+    found = []
+    for header, name in ((target, "cache_type_k"), (draft, "draft_cache_type_k")):
+        kind = getattr(options, name)
+        if header is not None and header.architecture in _FRAGILE and kind in ("q4_0", "q4_1"):
+            flag = f"--{name.replace('_', '-')}"
+            found.append(f"Models like {header.path.name} are known to break with {flag} {kind}; q8_0 keys are safe.")
+    return found
 
 
 def _resolve(options: EngineOptions) -> tuple[ResolvedModel, ResolvedModel | None, list[str], str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from spec_local.errors import TemplateError, UsageError
 from spec_local.llama.model import Model
 from spec_local.session.generation import Request
+from spec_local.session.no_system import without_system
 from spec_local.session.template import ChatTemplate, Message
+from spec_local.text_files import read_text_file
 
 
 class Prompts:
@@ -31,9 +31,9 @@ class Prompts:
         vocabulary, source, name = self._vocabulary, model.chat_template(), model.path.name
         if origin is not None:
             try:
-                source, name = Path(origin).expanduser().read_text(encoding="utf-8"), origin
-            except (OSError, UnicodeError) as error:
-                raise TemplateError(f"The chat template {origin} cannot be read: {error}.") from error
+                source, name = read_text_file(origin, f"The chat template {origin}"), origin
+            except UsageError as error:
+                raise TemplateError(error.message, error.hint) from error
         bos, eos = (vocabulary.text([i], special=True) if i >= 0 else "" for i in (vocabulary.bos, vocabulary.eos))
         try:
             return ChatTemplate(source, bos, eos, name)
@@ -60,8 +60,11 @@ class Prompts:
         if self._template is None:
             assert self.broken is not None
             raise self.broken
-        text, notice = self._template.render(messages)
-        notices = [n for n in (self._template.notice, notice) if n]
+        template, blank = self._template, ""
+        if asked := _behind_blank(messages):
+            messages, blank = without_system(lambda turns: template.render(turns)[0], asked)
+        text, notice = template.render(messages)
+        notices = [n for n in (template.notice, notice, blank) if n]
         return self._vocabulary.tokenize(text, parse_special=True), notices
 
 
@@ -73,4 +76,10 @@ def _messages(request: Request) -> list[Message]:
             return []
     else:
         asked = list(request.prompt)
-    return [*([Message(role="system", content=request.system)] if request.system else []), *asked]
+    return [*([] if request.system is None else [Message(role="system", content=request.system)]), *asked]
+
+
+def _behind_blank(messages: list[Message]) -> list[Message]:
+    """What follows blank system messages at the beginning; empty where there is none."""
+    start = next((i for i, m in enumerate(messages) if m["role"] != "system" or m["content"].strip()), len(messages))
+    return messages[start:] if start else []

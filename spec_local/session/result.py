@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from spec_local.llama.vocabulary import Vocabulary
 from spec_local.sampling.logprobs import TokenLogprob
@@ -59,6 +59,8 @@ class Result:
     sampling: dict[str, Any]
     """Every sampling value with its origin: {name: {"value", "origin"}}."""
     model: dict[str, Any]
+    structure: Literal["complete", "cut"] | None = None
+    """Whether the schema or grammar was followed to its end; None where there was none."""
     notices: tuple[str, ...] = ()
     logprobs: tuple[dict[str, Any], ...] | None = None
     """One entry per token where they were asked for, as `spell` makes them."""
@@ -87,6 +89,7 @@ class Result:
             "token_ids": list(self.token_ids),
             "finish_reason": self.finish_reason,
             "limit": self.limit,
+            **({} if self.structure is None else {"structure": self.structure}),
             "seed": self.seed,
             "usage": {
                 "prompt_tokens": self.prompt_tokens,

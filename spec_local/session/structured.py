@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from spec_local.errors import BackendError, UsageError
+from spec_local.errors import NoTokenError, UsageError
 from spec_local.llama.vocabulary import Vocabulary
-from spec_local.sampling.constraint import Mask
+from spec_local.sampling.constraint import Constraint, Mask
 
 _WHITESPACE = r"( |\n[ \t]{0,20})?"
 """Whitespace between JSON tokens: enough for any layout, and no room to go on with nothing but spaces for ever."""
@@ -28,7 +28,7 @@ class GrammarError(UsageError):
     """A schema or grammar that cannot be compiled."""
 
 
-class ConstraintError(BackendError):
+class ConstraintError(NoTokenError):
     """The grammar engine gave up while text was being written; the message says why."""
 
 
@@ -155,6 +155,20 @@ class LlgConstraint:
 
     def forced(self, limit: int) -> list[int]:
         return list(self._matcher.compute_ff_tokens()[:limit])
+
+
+def outcome(
+    constraint: Constraint | None, emitted: Sequence[int], end_ids: Collection[int]
+) -> Literal["complete", "cut"] | None:
+    """Whether an answer came to the end of its structure; None where it had none."""
+    if constraint is None:
+        return None
+    if emitted and emitted[-1] in end_ids:
+        return "complete"
+    try:
+        return "complete" if constraint.allowed()[list(end_ids)].any() else "cut"
+    except NoTokenError:
+        return "cut"
 
 
 def _tokenizer(vocabulary: Vocabulary) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from chat_pilot import PATIENCE_S, chat
@@ -29,7 +30,7 @@ class Watched(Engine):
             Watched.inside += step
             Watched.most = max(Watched.most, Watched.inside)
 
-    def __init__(self, *arguments, **options):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         step = self.speculator.step
 
@@ -43,7 +44,7 @@ class Watched(Engine):
             finally:
                 self._enter(-1)
 
-        self.speculator.step = watched
+        self.speculator.step = watched  # type: ignore[method-assign]
 
 
 _GUARD = threading.Lock()
