@@ -26,7 +26,7 @@ from research.halves import half  # noqa: E402
 from spec_local.bench.results import geometric_mean  # noqa: E402
 from spec_local.bench.traces import Trace, TraceText, plain_seconds, replay, seconds  # noqa: E402
 from spec_local.speculation import acceptance_model, adaptive  # noqa: E402
-from spec_local.speculation.adaptive import AdaptiveController  # noqa: E402
+from spec_local.speculation.policy import AdaptiveController  # noqa: E402
 from spec_local.speculation.controller import Offer, Seat  # noqa: E402
 
 BOTH = ("model", "text")
@@ -137,7 +137,9 @@ def speeds(name: str, which: str, files: list[Path]) -> dict[str, list[float]]:
             found["warm " + table] = []
             controller = kind(costs.profile())
             for t, text in texts:
-                found["warm " + table].append(plain_seconds(t, costs) / seconds(replay(t, controller, costs, BOTH, text)))
+                found["warm " + table].append(
+                    plain_seconds(t, costs) / seconds(replay(t, controller, costs, BOTH, text))
+                )
         costs = COSTS["A"]
         found["unread"] = []
         for t, text in texts:
@@ -145,7 +147,9 @@ def speeds(name: str, which: str, files: list[Path]) -> dict[str, list[float]]:
             length = len(t.prompt) + LONGER
             seat = Seat(controller.enter(), {"model": Offer(16, lag=length)}, length, len(t))
             read = None if controller.opens(seat, length) == "model" else -LONGER
-            found["unread"].append(plain_seconds(t, costs) / seconds(replay(t, controller, costs, BOTH, text, seat.pace, read=read)))
+            found["unread"].append(
+                plain_seconds(t, costs) / seconds(replay(t, controller, costs, BOTH, text, seat.pace, read=read))
+            )
     return found
 
 
@@ -162,9 +166,22 @@ def main() -> None:
             if base is None:
                 base = means
                 print(f"{'':40}" + "".join(f"{k:>9}" for k in cold) + "   | least, cold; warm means")
-                print(f"{'speed':40}" + "".join(f"{means[k]:9.3f}" for k in cold) + "   |" + "".join(f"{min(v):6.2f}" for v in cold.values()))
+                print(
+                    f"{'speed':40}"
+                    + "".join(f"{means[k]:9.3f}" for k in cold)
+                    + "   |"
+                    + "".join(f"{min(v):6.2f}" for v in cold.values())
+                )
             else:
-                print(f"{name:40}" + "".join(f"{100 * (means[k] / base[k] - 1):+9.1f}" for k in cold) + "   |" + "".join(f"{min(v):6.2f}" for v in cold.values()) + "  warm" + "".join(f"{100 * (means[k] / base[k] - 1):+6.1f}" for k in means if k.startswith("warm")), flush=True)
+                print(
+                    f"{name:40}"
+                    + "".join(f"{100 * (means[k] / base[k] - 1):+9.1f}" for k in cold)
+                    + "   |"
+                    + "".join(f"{min(v):6.2f}" for v in cold.values())
+                    + "  warm"
+                    + "".join(f"{100 * (means[k] / base[k] - 1):+6.1f}" for k in means if k.startswith("warm")),
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ class World:
             speculator.controller = FixedController(self.chance.choice(SOURCES), self.chance.randint(0, 7))
         for talk in self.talks:
             if talk.generation is not None:
-                talk.generation.sequence.pace = speculator.controller.enter()
+                talk.generation.sequence.state = speculator.controller.enter()
 
     def _cancel(self) -> None:
         running = self._running()

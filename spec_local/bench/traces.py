@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from spec_local.drafting.draft import MODEL_SOURCE, NO_SOURCE, TEXT_SOURCE, Draft, no_draft
 from spec_local.drafting.text import TextFollower
-from spec_local.speculation.controller import Controller, Offer, Outcome, Pace, Plan, Seat
+from spec_local.speculation.controller import Controller, Offer, Outcome, Plan, Seat
 from spec_local.speculation.cost import CostProfile, Curve
 from spec_local.speculation.round import Round
 
@@ -99,7 +99,7 @@ def replay(
     costs: Costs,
     sources: Iterable[str] = (MODEL_SOURCE, TEXT_SOURCE),
     text: TraceText | None = None,
-    pace: Pace | None = None,
+    state: object | None = None,
     jitter: Jitter = lambda: 1.0,
     read: int | None = None,
 ) -> list[Round]:
@@ -111,14 +111,14 @@ def replay(
         costs: Seconds of every pass. The controller may hold other beliefs about them.
         sources: The drafters that exist.
         text: Precomputed offers of the text drafter.
-        pace: The controller's state for the sequence; None: a new one.
+        state: The controller's state for the sequence; None: a new one.
         jitter: Noise on the seconds.
         read: Tokens of the prompt that the draft model has read; None: all.
     """
     target, model = Curve(costs.target), Curve(costs.draft)
     sources = tuple(sources)
     text = (text or TraceText(trace)) if TEXT_SOURCE in sources else None
-    pace = pace or controller.enter()
+    state = state or controller.enter()
     prompt, n = len(trace.prompt), len(trace.tokens)
     known = prompt if read is None else read  # tokens the draft model's cache holds
     at = 1  # tokens emitted
@@ -133,7 +133,7 @@ def replay(
             offers[TEXT_SOURCE] = Offer(
                 min(room, len(drafted)), Draft(drafted[:room], None, TEXT_SOURCE, likely[:room])
             )
-        (plan,) = controller.plan([Seat(pace, offers, prompt + at, n - at)])
+        (plan,) = controller.plan([Seat(state, offers, prompt + at, n - at)])
 
         draft, draft_s, right = no_draft(), 0.0, 0
         if plan.source == TEXT_SOURCE:

@@ -36,7 +36,7 @@ from spec_local.session.result import Result, Timings, spell
 from spec_local.session.stream import Stream
 from spec_local.session.structured import Structure, Structures
 from spec_local.session.text_stream import TextStream
-from spec_local.speculation.adaptive import AdaptiveController
+from spec_local.speculation.policy import AdaptiveController
 from spec_local.speculation.sequence import Sequence
 from spec_local.speculation.speculator import Speculator
 
@@ -205,7 +205,7 @@ class Engine:
             speculate=request.speculate,
             top_logprobs=sampling.logprobs,
             constraint=None if request.structure is None else self._structures.start(request.structure),
-            pace=self._speculator.controller.enter(),
+            state=self._speculator.controller.enter(),
         )
         return Generation(request, sequence, stream, seed, origins, notices)
 

@@ -1,7 +1,7 @@
 """Who drafts this round, and how far: the seam between the round and the policy.
 
-One controller serves all sequences of an engine; what it keeps per sequence is a small `Pace`. In one round it is
-asked, in this order:
+One controller serves all sequences of an engine; what it keeps of each is its own affair (`enter`, `Seat.state`). In one
+round it is asked, in this order:
 
     controller.opens(seat, read)                   once, in prefill: who will draft first, and should read the prompt?
     plans = controller.plan(seats)                 all sequences of the round together
@@ -18,7 +18,7 @@ one-hot. A plan of zero tokens is an ordinary decision.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from spec_local.drafting.draft import NO_SOURCE, Draft
@@ -37,46 +37,12 @@ class Offer:
     """Rows the drafter's cache is behind, the last emitted token included: the first draft step decodes that many."""
 
 
-@dataclass(slots=True)
-class Pace:
-    """What a controller remembers of one sequence. Made by `Controller.enter`, belongs to the controller."""
-
-    played: int = 0
-    """All rounds."""
-    rounds: float = 0.0
-    tokens: float = 0.0
-    seconds: float = 0.0
-    """The last rounds, their emitted tokens and wall time, all with the same forgetting: ratios are the speed."""
-    drawn: list[float] = field(default_factory=list)
-    """Forgetting histogram of the draft model's confidence, by bin."""
-    trust: float = 1.0
-    """Probability that the draft model's confidence still means what it used to mean."""
-    level: float = 0.0
-    """How much better than usual the text drafter does on this text, in log-odds."""
-    tested: int = 0
-    """Tokens of the text drafter that were compared with the text."""
-    stalls: int = 0
-    """Latest rounds in a row that took far longer than they should."""
-    balance: dict[str, float] = field(default_factory=dict)
-    """By source: tokens lately won over plain decoding (lost where negative)."""
-    promise: float | None = None
-    """Running mean of the tokens per round that a draft model which need not catch up would have won;
-    None before the first round."""
-    idle: int = 0
-    """Tokens emitted since the draft model last drafted."""
-    trial_after: int = 0
-    """Idle tokens after which trying a draft model again that is off is considered."""
-    trial_gap: int = 0
-    """Tokens between that and the time before."""
-    tables: dict[tuple[int, int], Any] = field(default_factory=dict)
-    """Stopping tables by rows of the other sequences and step of the speed, with the round they were made in."""
-
-
 @dataclass(frozen=True, slots=True)
 class Seat:
     """One sequence's place in the coming round."""
 
-    pace: Pace
+    state: Any
+    """What the controller remembers of it: made by `Controller.enter`, and the controller's alone."""
     offers: Mapping[str, Offer]
     """By source; only the drafters that have something to offer to this sequence now."""
     context: int
@@ -98,20 +64,8 @@ class Plan:
     seat: Seat
     plain_s: float | None = None
     """Expected seconds of a plain round instead; goes into the `Round`."""
-    other_rows: int = 0
-    """Rows of the other sequences in the same target pass, as planned."""
-    sequences: int = 1
-    """Sequences in the round."""
-    trial: bool = False
-    """Made to learn, against the present estimate."""
-    bet: bool = False
-    """It pays only if the answer goes on for a while: first the model must read much that it has missed."""
-    speed: float = 0.0
-    """Tokens a second is worth in this round."""
-    rows: Sequence[float] = ()
-    """Entry k: cost in tokens of submitting k + 1 drafted tokens instead of k."""
-    survival: tuple[int, float] = (0, 1.0)
-    """Drafted tokens looked at so far, and the probability that all of them are accepted."""
+    notes: Any = None
+    """What the controller keeps of the plan until its outcome is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +83,7 @@ class Outcome:
 class Controller(Protocol):
     """Chooses source and length of every draft."""
 
-    def enter(self) -> Pace:
+    def enter(self) -> object:
         """State for a new sequence."""
 
     def opens(self, seat: Seat, read: int) -> str:
@@ -171,17 +125,17 @@ class FixedController:
         self.length = length
         self.plain_s = plain_s
 
-    def enter(self) -> Pace:
+    def enter(self) -> object:
         """State for a new sequence: none."""
-        return Pace()
+        return None
 
     def opens(self, seat: Seat, read: int) -> str:
         """The same as in every round."""
-        return self._plan(seat, 1).source
+        return self._plan(seat).source
 
     def plan(self, seats: Sequence[Seat]) -> list[Plan]:
         """The same plan every round."""
-        return [self._plan(seat, len(seats)) for seat in seats]
+        return [self._plan(seat) for seat in seats]
 
     def guess(self, plan: Plan, draft: Draft, rows: int) -> int:
         """None: a fixed draft is made step by step."""
@@ -198,10 +152,10 @@ class FixedController:
     def observe(self, outcomes: Sequence[Outcome]) -> None:
         """Nothing is learned."""
 
-    def _plan(self, seat: Seat, sequences: int) -> Plan:
+    def _plan(self, seat: Seat) -> Plan:
         source = next((s for s in self.sources if s in seat.offers), NO_SOURCE)
         if self.length == 0 or source == NO_SOURCE:
             reason = "draft length fixed at 0" if self.length == 0 else f"no draft from {' or '.join(self.sources)}"
-            return Plan(NO_SOURCE, 0, reason, seat, self.plain_s, sequences=sequences)
+            return Plan(NO_SOURCE, 0, reason, seat, self.plain_s)
         limit = min(self.length, seat.offers[source].tokens)
-        return Plan(source, limit, f"draft length fixed at {self.length}", seat, self.plain_s, sequences=sequences)
+        return Plan(source, limit, f"draft length fixed at {self.length}", seat, self.plain_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence as Tokens
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from spec_local.errors import SpecLocalError
 from spec_local.sampling.acceptance import AcceptanceRule
@@ -12,7 +12,6 @@ from spec_local.sampling.constraint import Constraint, Walk
 from spec_local.sampling.logprobs import TokenLogprob
 from spec_local.sampling.noise import Noise
 from spec_local.sampling.transform import Transform
-from spec_local.speculation.controller import Pace
 from spec_local.speculation.round import Round
 
 Finish = Literal["stop", "length", "cancelled", "error"]
@@ -47,7 +46,8 @@ class Sequence:
     """False: plain decoding for this stream."""
     top_logprobs: int | None = None
     """Keep the log-probability of every emitted token and of this many likeliest ones; None: of none."""
-    pace: Pace = field(default_factory=Pace)
+    state: Any = None
+    """What the controller remembers of it; None before its first round."""
     constraint: Constraint | None = None
     """A grammar the answer follows; moved by emitted tokens only."""
     read_ahead: int = 0

@@ -111,7 +111,7 @@ class Speculator:
     def _open(self, s: Sequence, read: int) -> None:
         """Have the draft model read the prompt, of which the target had to read so many tokens, where it is wanted."""
         (offers,), _ = self._offers([s], [self._lag(s, self.max_rows)])
-        source = self.controller.opens(Seat(s.pace, offers, len(s.tokens) - 1, s.remaining), read)
+        source = self.controller.opens(self._seat(s, offers), read)
         drafter = self.drafters.get(source)
         if isinstance(drafter, CostlyDrafter) and GRAMMAR_SOURCE not in offers:
             try:
@@ -144,7 +144,7 @@ class Speculator:
 
         # Draft. Text drafts cost nothing, so they are made first and offered; a model runs only where it was chosen.
         offers, text_s = self._offers(active, lags)
-        seats = [Seat(s.pace, offer, len(s.tokens) - 1, s.remaining) for s, offer in zip(active, offers, strict=True)]
+        seats = [self._seat(s, offer) for s, offer in zip(active, offers, strict=True)]
         plans = [_certain(plan) for plan in self.controller.plan(seats)]
         drafts, made, model_s = self._draft(active, plans)
 
@@ -189,6 +189,11 @@ class Speculator:
             outcomes.append(Outcome(plan, record, draft, s.tokens[len(s.tokens) - emitted :]))
         self.controller.observe(outcomes)
         return [outcome.round for outcome in outcomes]
+
+    def _seat(self, s: Sequence, offers: dict[str, Offer]) -> Seat:
+        if s.state is None:
+            s.state = self.controller.enter()
+        return Seat(s.state, offers, len(s.tokens) - 1, s.remaining)
 
     def _lag(self, s: Sequence, share: int) -> int:
         """Tokens that the coming pass must read before it can draft: the last one alone, in most rounds.

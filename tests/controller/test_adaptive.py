@@ -16,7 +16,7 @@ from replaying.costs import COSTS
 from replaying.trace_file import load
 
 from spec_local.bench.traces import Costs, Trace, TraceText, oracle_seconds, plain_seconds, replay, seconds
-from spec_local.speculation.adaptive import AdaptiveController
+from spec_local.speculation.policy import AdaptiveController
 from spec_local.speculation.controller import Controller, FixedController, Offer, Outcome, Seat
 from spec_local.speculation.cost import CostProfile, Curve
 from spec_local.speculation.round import Round

@@ -15,7 +15,7 @@ from spec_local.drafting.model import ModelDrafter
 from spec_local.drafting.text import TextDrafter
 from spec_local.sampling import RULES
 from spec_local.speculation.controller import FixedController, Plan, Seat
-from spec_local.speculation.reading_along import gain_of_reading, worth_reading
+from spec_local.speculation.policy.reading_along import gain_of_reading, worth_reading
 from spec_local.speculation.speculator import Speculator
 
 Guess = Callable[[Sequence[int], int], Sequence[int]]

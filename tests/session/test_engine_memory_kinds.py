@@ -171,7 +171,7 @@ def test_a_draft_that_can_only_be_emptied_is_set_aside(
 
 
 def test_what_a_rejection_costs_reaches_the_controller(open_engine: Load) -> None:
-    from spec_local.speculation.adaptive import AdaptiveController
+    from spec_local.speculation.policy import AdaptiveController
 
     free, running = (open_engine(kind, "text", draft_length="auto") for kind in ("experts", "recurrent"))
     costs = []
@@ -186,7 +186,7 @@ def test_what_a_rejection_costs_reaches_the_controller(open_engine: Load) -> Non
 def test_a_rollback_that_costs_more_than_drafts_earn_ends_them() -> None:
     """The controller drafts where a rejection is free and does not where it takes longer than plain decoding."""
     from spec_local.drafting.draft import Draft
-    from spec_local.speculation.adaptive import AdaptiveController
+    from spec_local.speculation.policy import AdaptiveController
     from spec_local.speculation.controller import Offer, Seat
     from spec_local.speculation.cost import CostProfile, Curve
 

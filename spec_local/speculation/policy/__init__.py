@@ -1,1 +1,5 @@
-"""The policy: which source drafts this round, and how far. `chooser` is where to begin reading."""
+"""The policy: which source drafts this round, and how far. Begin with `chooser`."""
+
+from spec_local.speculation.policy.chooser import AdaptiveController
+
+__all__ = ["AdaptiveController"]
