@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,13 +21,13 @@ sys.path.insert(0, str(SCRIPTS))
 
 from replaying.costs import COSTS  # noqa: E402
 from replaying.trace_file import load  # noqa: E402
-from research.halves import half  # noqa: E402
 
+from research.halves import half  # noqa: E402
 from spec_local.bench.results import geometric_mean  # noqa: E402
-from spec_local.bench.traces import Trace, TraceText, plain_seconds, replay, seconds  # noqa: E402
-from spec_local.speculation import acceptance_model, adaptive  # noqa: E402
-from spec_local.speculation.policy import AdaptiveController  # noqa: E402
+from spec_local.bench.traces import TraceText, plain_seconds, replay, seconds  # noqa: E402
+from spec_local.speculation import adaptive  # noqa: E402
 from spec_local.speculation.controller import Offer, Seat  # noqa: E402
+from spec_local.speculation.policy import AdaptiveController  # noqa: E402
 
 BOTH = ("model", "text")
 TRACES = (

@@ -186,9 +186,9 @@ def test_what_a_rejection_costs_reaches_the_controller(open_engine: Load) -> Non
 def test_a_rollback_that_costs_more_than_drafts_earn_ends_them() -> None:
     """The controller drafts where a rejection is free and does not where it takes longer than plain decoding."""
     from spec_local.drafting.draft import Draft
-    from spec_local.speculation.policy import AdaptiveController
     from spec_local.speculation.controller import Offer, Seat
     from spec_local.speculation.cost import CostProfile, Curve
+    from spec_local.speculation.policy import AdaptiveController
 
     plans = []
     for rollback_s in (0.0, 1.0):

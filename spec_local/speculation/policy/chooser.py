@@ -89,7 +89,7 @@ class AdaptiveController:
         """State for a new sequence."""
         n = self.numbers
         seconds = n.speed_rounds * self.costs.target.seconds(1)
-        return State(Account(n, n.stake), n.speed_rounds, n.speed_rounds * n.speed_start, seconds)
+        return State(Account(n), n.speed_rounds, n.speed_rounds * n.speed_start, seconds)
 
     def opens(self, seat: Seat, read: int) -> str:
         """A drawn source that would draft had it read the prompt, if reading is little beside the target's; else the
@@ -266,15 +266,15 @@ class AdaptiveController:
         assert plan.plain_s is not None
         sequences = plan.notes.sequences
         verify_s = self.costs.target.seconds(plan.notes.others + r.width, plan.seat.context)
-        seconds = (sequences if self.apart else 1) * verify_s + self._drafting_s([outcome])
+        seconds = believed = (sequences if self.apart else 1) * verify_s + self._drafting_s([outcome])
         if not self.frozen:  # what it really took, unless the machine stalled
             state.stalls = state.stalls + 1 if r.seconds > seconds * n.stall else 0
             seconds = min(max(r.seconds, seconds / n.stall), seconds * n.stall * max(state.stalls, 1))
         state.rounds = n.speed_memory * state.rounds + 1
         state.tokens = n.speed_memory * state.tokens + r.emitted
         state.seconds = n.speed_memory * state.seconds + seconds
-        # Every sequence of the round waits for the time that this one's draft adds to it.
-        added = sequences * (seconds / plan.plain_s - 1) if r.drafted else 0.0
+        # Every sequence of the round waits for what this one's draft adds to it. One stall is no draft's fault.
+        added = sequences * ((seconds if state.stalls > 1 else believed) / plan.plain_s - 1)
         state.account.settle(r.emitted, 1 + added if r.drafted else r.emitted)
 
     def _learn_sources(self, outcome: Outcome) -> None:

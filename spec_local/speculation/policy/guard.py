@@ -20,7 +20,14 @@ class Account:
     """What one answer may still lose."""
 
     numbers: Numbers
-    tokens: float
+    emitted: int = 0
+    won: float = 0.0
+    """Plain tokens that drafts won so far, lost if negative."""
+
+    @property
+    def tokens(self) -> float:
+        """Plain tokens that the next draft may cost."""
+        return max(self.numbers.stake, self.numbers.stake_share * self.emitted) + self.won
 
     def allows(self, cost: float) -> bool:
         """Whether a draft may be made that costs so many plain tokens if none of it is accepted."""
@@ -28,5 +35,5 @@ class Account:
 
     def settle(self, emitted: int, cost: float) -> None:
         """A round emitted so many tokens, in the time of `cost` plain tokens (`emitted` if it was plain)."""
-        tokens = self.tokens + self.numbers.stake_rate * emitted + emitted - cost
-        self.tokens = min(tokens, self.numbers.stake_most)
+        self.emitted += emitted
+        self.won = min(self.won + emitted - cost, self.numbers.winnings_most)

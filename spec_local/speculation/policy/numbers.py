@@ -18,10 +18,10 @@ class Numbers:
     """Tokens that drafts may cost an answer before they have won any. With `stake_rate` an answer of 96 tokens is never
     below 0.98 of plain decoding, one of 64 never below 0.97. At 1.0 good pairs do not get going (7B −12 %); at 2.0 the
     mean gains 0.3 % and four times as many traces fall below 0.98."""
-    stake_rate: float = 0.005
+    stake_share: float = 0.016
     """Further tokens per emitted token, so that a source that lost is tried again. At 0.012 nothing is gained and five
     times as many traces fall below 0.98."""
-    stake_most: float = 16.0
+    winnings_most: float = 16.0
     """Tokens of winnings that later drafts may lose again: a draft of full length, about."""
 
     # -- what a second is worth ------------------------------------------------------------------------------------
