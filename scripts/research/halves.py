@@ -1,25 +1,19 @@
-"""Recorded traces in two halves: one to choose numbers by, one to report with."""
+"""Recorded traces in two halves: one that numbers were chosen by, one to report with."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 from spec_local.bench.traces import Trace
 
-Half = Literal["choose", "report"]
+Half = Literal["choose", "report", "all"]
+CHOSEN_BY = Path(__file__).with_name("choose.txt")
+"""Names of the traces that the policy's numbers were chosen by: every second one of each kind and temperature."""
 
 
 def half(traces: Sequence[Trace], which: Half) -> list[Trace]:
-    """Every second trace of each kind of text and temperature, by name: the two halves hold the same kinds.
-
-    Which half begins alternates from group to group, so that odd groups do not all favour one of them.
-    """
-    groups: dict[tuple[str, bool], list[Trace]] = defaultdict(list)
-    for trace in sorted(traces, key=lambda t: t.name):
-        groups[trace.kind, trace.temperature > 0].append(trace)
-    chosen = []
-    for i, key in enumerate(sorted(groups)):
-        chosen += groups[key][(i + (which == "report")) % 2 :: 2]
-    return chosen
+    """The traces of one half, in their order."""
+    names = set(CHOSEN_BY.read_text(encoding="utf-8").split())
+    return [trace for trace in traces if which == "all" or (trace.name in names) == (which == "choose")]

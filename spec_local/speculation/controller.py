@@ -1,7 +1,7 @@
 """Who drafts this round, and how far: the seam between the round and the policy.
 
-One controller serves all sequences of an engine; what it keeps of each is its own affair (`enter`, `Seat.state`). In one
-round it is asked, in this order:
+One controller serves all sequences of an engine; what it keeps of each is its own affair (`enter`, `Seat.state`). In
+one round it is asked, in this order:
 
     controller.opens(seat, read)                   once, in prefill: who will draft first, and should read the prompt?
     plans = controller.plan(seats)                 all sequences of the round together

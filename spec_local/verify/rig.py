@@ -94,7 +94,7 @@ class Rig:
         speculator = self.padded
         speculator.drafters = dict(drafters)
         speculator.controller = FixedController(list(drafters), length)
-        sequence.pace = speculator.controller.enter()
+        sequence.state = speculator.controller.enter()
         speculator.prefill(sequence)
         while sequence.finish is None:
             self.check_cancelled()
@@ -116,7 +116,7 @@ class Rig:
         self._prompt = prompt
         recorder = Recorder(generation.sequence)
         with engine.using(), _controlled(engine.speculator, controller) as used:
-            generation.sequence.pace = used.enter()
+            generation.sequence.state = used.enter()
             self._finish(generation)
         return recorder
 

@@ -215,7 +215,7 @@ class ToyEngine(_Engine):
             max_tokens=sampling.max_tokens,
             end_ids=frozenset({END}),
             on_token=stream.push,
-            pace=self.speculator.controller.enter(),
+            state=self.speculator.controller.enter(),
         )
         return Generation(request, sequence, stream, seed, {})
 

@@ -112,7 +112,7 @@ class TimedEngine:
             max_tokens=sampling.max_tokens,
             end_ids=frozenset({END}),
             on_token=stream.push,
-            pace=self.speculator.controller.enter(),
+            state=self.speculator.controller.enter(),
         )
         return Generation(request, sequence, stream, 0, {})
 

@@ -23,7 +23,7 @@ from spec_local.speculation.policy.estimate import Level
 from spec_local.speculation.policy.guard import Account
 from spec_local.speculation.policy.numbers import NUMBERS, Numbers
 from spec_local.speculation.policy.prices import Prices, row_prices
-from spec_local.speculation.policy.reading_along import gain_of_reading, worth_reading
+from spec_local.speculation.policy.reading_along import worth_reading
 
 
 @dataclass(slots=True)
@@ -117,12 +117,16 @@ class AdaptiveController:
 
     def guess(self, plan: Plan, draft: Draft, rows: int) -> int:
         """As many as save more than they cost, and as the guard allows."""
-        prices, chosen = plan.notes.prices, plan.notes.chosen
-        if self.costs.draft is None:
+        prices, chosen, curve = plan.notes.prices, plan.notes.chosen, self.costs.draft
+        if curve is None:
+            return 0
+        table = curve.table(prices.context)
+        passes = table[rows + prices.sequences - 1 :][: self.longest]
+        if len(passes) < 2:  # so long a pass is beyond the table
             return 0
         known = plan.seat.state.ready.setdefault(draft.source, Level(self.numbers))
-        count = self._reading(known.rates(draft.confidence[: self.longest - 1]), rows, prices)
-        cost = prices.step(self.costs.draft, rows + count) - prices.step(self.costs.draft, rows)
+        count = worth_reading(known.rates(draft.confidence[: len(passes) - 1]), table[prices.sequences], passes)
+        cost = prices.step(curve, rows + count) - prices.step(curve, rows)
         submit = sum(prices.rows[: plan.notes.survival[0] + 1])
         if not plan.seat.state.account.allows((chosen.spent + cost + submit) * prices.plain):
             return 0
@@ -179,8 +183,7 @@ class AdaptiveController:
         rows = row_prices(self.costs, speed, others + 1, seat.context, self.longest)
         notes.prices = Prices(speed, least / speed, rows, seat.context, sequences, others)
         gain = 0.0
-        # Ready drafts first: a drawn source may read along what they expect.
-        for source, offer in sorted(seat.offers.items(), key=lambda item: item[1].draft is None):
+        for source, offer in sorted(seat.offers.items(), key=_ready_first):
             candidate = self._weigh(source, offer, plan)
             if candidate.limit and candidate.gain > gain:
                 gain, notes.chosen = candidate.gain, candidate
@@ -201,31 +204,9 @@ class AdaptiveController:
         if known is None:
             known = state.drawn[source] = Drawn.start(self.numbers)
         rounds = min(self.numbers.catch_up_rounds, plan.seat.remaining * state.rounds / state.tokens)
-        reading = self._gain_of_reading(plan, offer, known)
         return drawn.weigh(
-            source, known, self.costs.draft, offer.lag, prices, state.account, room, rounds, reading, self._rounds
+            source, known, self.costs.draft, offer.lag, prices, state.account, room, rounds, self._rounds
         )
-
-    def _reading(self, rates: Sequence[float], rows: int, prices: Prices) -> int:
-        """Expected tokens worth reading along in a pass of the draft model over `rows` rows."""
-        assert self.costs.draft is not None
-        seconds, context = self.costs.draft.seconds, prices.context
-        return worth_reading(rates, seconds(prices.sequences, context), lambda n: seconds(rows + n, context))
-
-    def _gain_of_reading(self, plan: Plan, offer: Offer, known: Drawn) -> float:
-        """Tokens that the first ready draft is worth to a drawn source as something to read along."""
-        assert self.costs.draft is not None
-        expected = next(((s, o.draft) for s, o in plan.seat.offers.items() if o.draft is not None), None)
-        if expected is None:
-            return 0.0
-        source, draft = expected
-        prices, curve = plan.notes.prices, self.costs.draft
-        rates = plan.seat.state.ready[source].rates(draft.confidence[: self.longest - 1])
-        length = self._reading(rates, offer.lag, prices)
-        if not length:
-            return 0.0
-        first = prices.step(curve, offer.lag + length) - prices.step(curve, offer.lag)
-        return gain_of_reading(rates[:length], min(known.mean(), 0.995), first, prices.step(curve), prices.rows)
 
     def _why_off(self, source: str, plan: Plan) -> str:
         """Why a drawn source is not used, in words."""
@@ -286,4 +267,8 @@ class AdaptiveController:
             if source == r.source:
                 known.learn(outcome.draft, r.tested, r.accepted)
             else:
-                known.rest(r.emitted)
+                known.level.rest(r.emitted)
+
+
+def _ready_first(offer: tuple[str, Offer]) -> bool:
+    return offer[1].draft is None

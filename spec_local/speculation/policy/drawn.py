@@ -50,8 +50,8 @@ class Drawn:
     def table(self, prices: Prices, step: float, now: int) -> StoppingTable:
         """The stopping table for these prices, made anew if none of the last rounds fits."""
         n = self.numbers
-        steps = (round(math.log(x) / n.table_speed) for x in (prices.speed, step))
-        key = (prices.others, round(self.level.level / n.table_level), *steps)
+        steps = (round(math.log(x) / n.table_step) for x in (prices.speed, step))
+        key = (prices.others, round(self.level.level / (3 * n.table_step)), *steps)
         known = self.tables.get(key)
         if known is not None and known[1] + n.table_rounds > now:
             return known[0]
@@ -71,14 +71,6 @@ class Drawn:
             if i <= accepted and i < tested:
                 self.level.learn(confidence, i < accepted)
 
-    def rest(self, emitted: int) -> None:
-        """So many tokens went by without it: what is known of the text fades."""
-        n = self.numbers
-        kept = n.idle_memory**emitted
-        fresh = (1 - kept) * n.histogram_start
-        self.counts = [kept * c + fresh * share for c, share in zip(self.counts, _shares(n), strict=True)]
-        self.level.rest(emitted)
-
 
 def _shares(numbers: Numbers) -> list[float]:
     others = len(EDGES)
@@ -94,7 +86,6 @@ def weigh(
     account: Account,
     room: int,
     rounds: float,
-    reading: float,
     now: int,
 ) -> Candidate:
     """How far such a draft may go, and what it is expected to bring.
@@ -108,12 +99,11 @@ def weigh(
         account: What may be risked.
         room: Most tokens.
         rounds: Rounds in which catching up must be earned.
-        reading: Tokens won by reading along what a ready source expects.
         now: Number of the round.
     """
     step = prices.step(curve)
     table = known.table(prices, step, now)
-    gain = table.value + reading
+    gain = table.value
     catch_up = prices.step(curve, lag) - step
     if gain <= 0:
         return Candidate(source, 0, gain, "")

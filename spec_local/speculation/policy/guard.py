@@ -1,11 +1,11 @@
-"""What drafts may cost an answer: an account in plain tokens.
+"""What drafts may cost an answer: an account in plain tokens, the time in which plain decoding emits one.
 
-It starts with a small stake, grows by a little with every emitted token and by what drafts won, and falls by what they
-lost. A draft is allowed if the account covers what it costs should nothing of it be accepted. So with right costs, after
-n tokens an answer is behind plain decoding by at most stake + rate × n tokens, whatever any source says, on any curve.
+An answer may lose a small stake, or a small share of what it has emitted if that is more, and what drafts won before. A
+draft is allowed if the account covers what it costs should none of it be accepted. So if costs are right, an answer is
+never behind plain decoding by more than stake or share, whatever any source says, on any curve.
 
-It is also a slow start: the first draft is as long as the stake pays for on this machine, which is long where rows cost
-little; each draft that is kept lengthens what the next one may risk, each that fails shortens it.
+This is a slow start too: the first draft is as long as the stake pays for on this machine, which is long if rows cost
+little; a draft that is kept lengthens what the next one may risk, one that fails shortens it.
 """
 
 from __future__ import annotations
@@ -36,4 +36,4 @@ class Account:
     def settle(self, emitted: int, cost: float) -> None:
         """A round emitted so many tokens, in the time of `cost` plain tokens (`emitted` if it was plain)."""
         self.emitted += emitted
-        self.won = min(self.won + emitted - cost, self.numbers.winnings_most)
+        self.won += emitted - cost

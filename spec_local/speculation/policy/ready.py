@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spec_local.drafting.draft import Draft
 from spec_local.speculation.policy.candidate import Candidate
 from spec_local.speculation.policy.estimate import Level
@@ -20,7 +22,7 @@ def weigh(source: str, draft: Draft, level: Level, prices: Prices, account: Acco
     )
 
 
-def learn(level: Level, draft: Draft, emitted: list[int]) -> None:
+def learn(level: Level, draft: Draft, emitted: Sequence[int]) -> None:
     """Compare the draft with the text, submitted or not: that costs nothing."""
     for token, confidence, said in zip(draft.tokens, draft.confidence, emitted, strict=False):
         level.learn(confidence, token == said)
