@@ -5,8 +5,8 @@
 
 Columns are cost tables; "unread" is table A with a prompt that is longer and that the draft model has not read. First
 line: geometric mean of speed against plain decoding, a new controller for every trace, all sources; second: the slowest
-trace. Then one line per mechanism: percent that switching it off gains (+) or loses, the slowest trace of all tables, and
-how many traces of all tables fall below 0.98 of plain decoding.
+trace. Then one line per mechanism: percent that switching it off gains (+) or loses; then the slowest trace of all
+tables, and how many traces of all tables fall below 0.98 of plain decoding.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ sys.path.insert(0, str(SCRIPTS))
 
 from replaying.costs import COSTS  # noqa: E402
 from replaying.trace_file import load  # noqa: E402
-from research.halves import Half, half  # noqa: E402
 
+from research.halves import Half, half  # noqa: E402
 from spec_local.bench.results import geometric_mean  # noqa: E402
 from spec_local.bench.traces import Costs, Trace, TraceText, plain_seconds, replay, seconds  # noqa: E402
 from spec_local.drafting.draft import Draft  # noqa: E402

@@ -3,8 +3,8 @@
     python scripts/research/inert_layers.py qwen2.5-coder-1.5b-instruct:q4_0 big.gguf --times 4
 
 An added layer is a copy of one of the model's own whose output matrices are zero, so it adds nothing to the residual
-stream: text, probabilities and acceptance of drafts are the small model's, time and memory those of so many layers. That
-is the pair of a big target and a small draft, measured on a machine that holds no big model.
+stream: text, probabilities and acceptance of drafts are the small model's, time and memory those of so many layers.
+That is the pair of a big target and a small draft, measured on a machine that holds no big model.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ _AMBIGUOUS = -1.8
 _EDITED = -0.5
 """Added for tokens of a remembered edit."""
 _SAID, _PLACE = 0.43, 0.73
-"""What speaks for a source is believed by this share, and the tokens of a draft that fitted speak for its next one: weight
+"""What speaks for a source is believed by this share, and the tokens of a draft that fitted speak for the next: weight
 of the logarithm of the token's place in the draft. Fitted to 2 301 tokens of drafts that did not overlap (negative
 log-likelihood 1 206, 1 294 without): a draft fails at its first tokens or goes far."""
 _LOG = [math.log(max(length, 1)) for length in range(LONGEST_MATCH + 1)]

@@ -34,13 +34,14 @@ class _Says(TraceText):
 
 def _right(case: str, n: int, rng: np.random.Generator) -> np.ndarray:
     at = np.arange(n)
-    return {
+    cases: dict[str, np.ndarray] = {
         "wrong": np.zeros(n, bool),
         "turns": at < rng.integers(1, n),
         "alternates": at // 10 % 2 == 0,
         "alternates back": at // 10 % 2 == 1,
         "coin": rng.random(n) < 0.5,
-    }[case]
+    }
+    return cases[case]
 
 
 def _speed(costs: Costs, right: np.ndarray, confidence: np.ndarray, sources: tuple[str, ...], said: float) -> float:

@@ -15,11 +15,11 @@ class Numbers:
 
     # -- guard: what drafts may cost an answer ---------------------------------------------------------------------
     stake: float = 1.5
-    """Plain tokens that an answer may lose to drafts. 1.0: 7B −12 %, good pairs do not get going. 2.0: the mean the
-    same, seven times as many traces below 0.98 of plain decoding. No bound: A-AVX2 +5 %, 7B +3 %, slowest trace 0.82."""
+    """Plain tokens that an answer may lose to drafts. 1.0: 7B −12 %, good pairs do not get going. 2.0: the same mean,
+    seven times as many traces below 0.98 of plain decoding. No bound: A-AVX2 +5 %, 7B +3 %, the slowest trace 0.82."""
     stake_share: float = 0.016
-    """The same per emitted token, if that is more: below 1 / 0.98 − 1, so that no long answer falls below 0.98. 0: −0.2 %
-    on answers of 100 tokens; a longer one would never try again."""
+    """The same per emitted token, if that is more: under 1 / 0.98 − 1. So an answer of 1 000 tokens may
+    try again what failed at its start. 0: the same on answers of 100 tokens."""
 
     # -- what a second is worth ------------------------------------------------------------------------------------
     speed_memory: float = 0.95
@@ -37,7 +37,7 @@ class Numbers:
     """Log-odds by which one surprise moves what is believed of a source on this text. 0.1: −0.1 %. Never: A −3 %,
     default −4 %."""
     level_first: float = 0.5
-    """The first surprises move it by this divided by their number. 0: default −2 %. 1.0: −0.5 %, one miss is too much."""
+    """The first surprises move it by this divided by their number. 0: default −2 %. 1.0: −0.5 %, one miss ends it."""
     level_memory: float = 0.99
     """Forgetting of that level per tested token, and per token emitted without a drawn source. 1: A −0.4 %."""
     drawn_bias: float = 0.5
@@ -58,11 +58,11 @@ class Numbers:
     catch_up_rounds: float = 32.0
     """Rounds in which a source must earn what it has to read first. 16, 64: the same; 1: A −3 %."""
     open_share: float = 0.4
-    """A source reads the prompt in prefill if that takes at most this share of what the target's reading takes. Never: A
-    with 300 more tokens of prompt −24 %."""
+    """A source reads the prompt in prefill if that takes at most this share of what the target's reading takes. Never:
+    A with 300 more tokens of prompt −24 %."""
     table_step: float = 0.08
     """Step of log speed and log price for which one stopping table serves, and a third of the step of the level."""
-    table_rounds: int = 24
+    table_rounds: float = 24
     """Rounds after which a stopping table is made again. Never: no change on answers of 100 tokens."""
 
 
