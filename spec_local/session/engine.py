@@ -35,7 +35,7 @@ from spec_local.session.result import Result, Timings, spell
 from spec_local.session.stream import Stream
 from spec_local.session.structured import Structure, Structures, outcome
 from spec_local.session.text_stream import TextStream
-from spec_local.speculation.adaptive import AdaptiveController
+from spec_local.speculation.policy import AdaptiveController
 from spec_local.speculation.sequence import Sequence
 from spec_local.speculation.speculator import Speculator
 
