@@ -29,7 +29,8 @@ from research.halves import Half, half  # noqa: E402
 from spec_local.bench.results import geometric_mean  # noqa: E402
 from spec_local.bench.traces import Costs, Trace, TraceText, plain_seconds, replay, seconds  # noqa: E402
 from spec_local.drafting.draft import Draft  # noqa: E402
-from spec_local.speculation.controller import Offer, Outcome, Plan, Seat  # noqa: E402
+from spec_local.drafting.drafter import Offer  # noqa: E402
+from spec_local.speculation.controller import Outcome, Plan, Seat  # noqa: E402
 from spec_local.speculation.policy import AdaptiveController  # noqa: E402
 from spec_local.speculation.policy.numbers import NUMBERS, Numbers  # noqa: E402
 

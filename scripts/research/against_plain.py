@@ -34,9 +34,7 @@ from spec_local.speculation.round import Round
 def play(engine: Engine, prompt: Prompt, sampling: Sampling, speculate: bool) -> list[Round]:
     """The rounds of one answer."""
     generation = engine.prepare(Request(prompt, sampling, speculate=speculate))
-    engine.prefill(generation)
-    while not generation.finished:
-        engine.step([generation])
+    engine.loop.play(generation)
     return generation.sequence.rounds
 
 

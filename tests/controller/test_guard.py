@@ -11,7 +11,8 @@ from replaying.costs import COSTS
 
 from spec_local.bench.traces import Costs, Trace, TraceText, plain_seconds, replay, seconds
 from spec_local.drafting.draft import Draft
-from spec_local.speculation.controller import Offer, Seat
+from spec_local.drafting.drafter import Offer
+from spec_local.speculation.controller import Seat
 from spec_local.speculation.cost import CostProfile, Curve
 from spec_local.speculation.policy import AdaptiveController
 from spec_local.speculation.policy.numbers import NUMBERS

@@ -261,17 +261,17 @@ def test_a_wrong_token_in_a_draft_cache_that_lags_is_found(
     tiny_target: Path, tiny_draft: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the draft's cache lacks is read by the check; what it holds is not made right by that."""
-    right = Context.decode
     with load(tiny_target, draft=tiny_draft, options=EngineOptions(threads=1, n_ctx=512)) as engine:
         assert engine.loaded.draft is not None
         draft = engine.loaded.draft
+        right = draft.decode
 
         def spoilt(chunks: Any) -> Any:
             spoil = [
                 Chunk(c.seq, [*c.tokens[:-2], 5, *c.tokens[-1:]] if len(c.tokens) > 9 else c.tokens, c.rows)
                 for c in chunks
             ]
-            return right(draft, spoil)
+            return right(spoil)
 
         monkeypatch.setattr(draft, "decode", spoilt)
         found = verify(engine, plan=plan("coupled"))
