@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from spec_local.session import store as module
 from spec_local.session.store import Store
 
 
@@ -19,9 +18,9 @@ def without_shared_memory(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
     if request.param == "dotfile":
 
         def plain(path: Any, **options: Any) -> sqlite3.Connection:
-            return connect(f"file:{path}?vfs=unix-dotfile", uri=True, **options)
+            return cast(sqlite3.Connection, connect(f"file:{path}?vfs=unix-dotfile", uri=True, **options))
 
-        monkeypatch.setattr(module.sqlite3, "connect", plain)
+        monkeypatch.setattr(sqlite3, "connect", plain)
         return
     code = {"ioerr": sqlite3.SQLITE_IOERR_SHMOPEN, "protocol": sqlite3.SQLITE_PROTOCOL}[request.param]
 
@@ -33,7 +32,7 @@ def without_shared_memory(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
                 raise error
             return super().execute(sql, *rest)
 
-    monkeypatch.setattr(module.sqlite3, "connect", lambda path, **options: connect(path, factory=Refusing, **options))
+    monkeypatch.setattr(sqlite3, "connect", lambda path, **options: connect(path, factory=Refusing, **options))
 
 
 def test_everything_is_saved_and_it_is_said_once(tmp_path: Path, without_shared_memory: None) -> None:

@@ -327,7 +327,7 @@ async def test_words_about_the_clipboard_are_those_of_what_happened(monkeypatch)
         raise RuntimeError("no clipboard")
 
     await copied(monkeypatch, none, "was sent to the terminal")
-    got = []
+    got: list[str] = []
     await copied(monkeypatch, got.append, "The answer is on the clipboard.")
     assert got == ["yes"]
 
