@@ -130,8 +130,8 @@ class _Writer:
             machine.ranges.append(node.ranges)
             machine.owner.append(owner)
             machine.follow.append(set())
-            state = {len(machine.ranges) - 1}
-            return False, state, set(state)
+            states = {len(machine.ranges) - 1}
+            return False, states, set(states)
         if isinstance(node, Ref):
             return self._build(machine, self.rules[node.name], owner)
         if isinstance(node, Or):

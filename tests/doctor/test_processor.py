@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ def test_no_more_threads_than_the_quota(monkeypatch: pytest.MonkeyPatch, quota: 
 
     monkeypatch.setattr(processor, "cpu_quota", lambda: quota)
     monkeypatch.setattr(psutil, "cpu_count", lambda logical: 8)
-    monkeypatch.setattr(processor.os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
     processor.physical_cores.cache_clear()
     try:
         assert processor.physical_cores() == threads

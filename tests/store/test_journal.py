@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from spec_local.session import store as module
 from spec_local.session.store import Store
 
 
 @pytest.fixture(params=["dotfile", "ioerr", "protocol"])
 def without_shared_memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite as it is on a network's home: by a VFS without shared memory, and by the errors that others give."""
-    connect = sqlite3.connect
+    connect: Any = sqlite3.connect
     if request.param == "dotfile":
 
         def plain(path: Any, **options: Any) -> sqlite3.Connection:
-            return connect(f"file:{path}?vfs=unix-dotfile", uri=True, **options)
+            made: sqlite3.Connection = connect(f"file:{path}?vfs=unix-dotfile", uri=True, **options)
+            return made
 
-        monkeypatch.setattr(module.sqlite3, "connect", plain)
+        monkeypatch.setattr(sqlite3, "connect", plain)
         return
     code = {"ioerr": sqlite3.SQLITE_IOERR_SHMOPEN, "protocol": sqlite3.SQLITE_PROTOCOL}[request.param]
 
@@ -33,7 +33,7 @@ def without_shared_memory(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
                 raise error
             return super().execute(sql, *rest)
 
-    monkeypatch.setattr(module.sqlite3, "connect", lambda path, **options: connect(path, factory=Refusing, **options))
+    monkeypatch.setattr(sqlite3, "connect", lambda path, **options: connect(path, factory=Refusing, **options))
 
 
 def test_everything_is_saved_and_it_is_said_once(tmp_path: Path, without_shared_memory: None) -> None:
