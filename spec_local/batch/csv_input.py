@@ -98,11 +98,19 @@ def _delimiter(lines: Iterator[Line], layout: Layout) -> tuple[Iterator[Line], s
         named = text.strip().strip('"').lower()
         if named.startswith("sep=") and len(text.strip('\r\n "')) <= 5:  # Excel's own way to say it
             return lines, text.strip('\r\n "')[4:5] or "\t"
-        cells = {mark: [cell.strip() for cell in next(csv.reader([text], delimiter=mark))] for mark in _DELIMITERS}
+        cells = {mark: _cells(text, mark) for mark in _DELIMITERS}
         wanted = layout.template.fields if layout.template else [layout.column or "prompt"]
         fitting = [mark for mark in _DELIMITERS if all(name in cells[mark] for name in wanted)]
         return chain(held, lines), (fitting or sorted(_DELIMITERS, key=lambda mark: -len(cells[mark])))[0]
     return chain(held, lines), ","
+
+
+def _cells(text: str, mark: str) -> list[str]:
+    """The cells of a header under a delimiter; the text as it is where it is none."""
+    try:
+        return [cell.strip() for cell in next(csv.reader([text], delimiter=mark))]
+    except csv.Error:
+        return [text]
 
 
 def _header(row: list[str], error: ItemError | None, layout: Layout) -> list[str]:

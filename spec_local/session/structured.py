@@ -40,7 +40,9 @@ class Structure:
     text: str
     """As it was given."""
     compiled: str
-    """The same for llguidance."""
+    """The same for llguidance; of a grammar in its notation for them."""
+    tokens: tuple[str, ...] = ()
+    """Texts of tokens that a grammar names, for which only a vocabulary has ids."""
 
 
 def json_schema(schema: str | Mapping[str, Any] | bool, origin: str = "The JSON schema") -> Structure:
@@ -85,14 +87,21 @@ def gbnf(grammar: str, origin: str = "The grammar") -> Structure:
         GrammarError: It cannot be parsed or compiled.
     """
     from llguidance import LLMatcher
-    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    from spec_local.session.gbnf import GbnfError, parse
+    from spec_local.session.gbnf_lexemes import to_lark, with_tokens
 
     try:
-        compiled = LLMatcher.grammar_from_lark(gbnf_to_lark(grammar))
-    except Exception as error:  # the converter raises bare exceptions of its own
+        rules = parse(grammar)
+        for as_one in (True, False):
+            lark, tokens = to_lark(rules, as_one)
+            checked = LLMatcher.grammar_from_lark(with_tokens(lark, [0] * len(tokens)))
+            if not LLMatcher.validate_grammar_with_warnings(checked, None)[0]:
+                break  # else it may be too large for one lexeme
+    except (GbnfError, RecursionError) as error:
         raise GrammarError(f"{origin} cannot be compiled: {_sentence(error)}") from None
-    _check(compiled, origin)
-    return Structure("gbnf", grammar, compiled)
+    _check(checked, origin)
+    return Structure("gbnf", grammar, lark, tokens)
 
 
 class Structures:
@@ -119,13 +128,29 @@ class Structures:
             self._tokenizer = _tokenizer(self._vocabulary)  # about a second for 150 000 tokens
         matcher = self._compiled.pop(structure.compiled, None)
         if matcher is None:
-            matcher = LLMatcher(self._tokenizer, structure.compiled, log_level=0)
+            matcher = LLMatcher(self._tokenizer, self._for_vocabulary(structure), log_level=0)
             if matcher.is_error():
                 raise GrammarError(f"The {structure.kind} cannot be compiled: {_sentence(matcher.get_error())}")
         self._compiled[structure.compiled] = matcher
         while len(self._compiled) > _MOST_COMPILED:
             self._compiled.popitem(last=False)
         return LlgConstraint(matcher.deep_copy(), self._vocabulary.size)
+
+    def _for_vocabulary(self, structure: Structure) -> str:
+        """What llguidance compiles, named tokens replaced by their ids."""
+        if structure.kind != "gbnf":
+            return structure.compiled
+        from llguidance import LLMatcher
+
+        from spec_local.session.gbnf_lexemes import with_tokens
+
+        ids = []
+        for text in structure.tokens:
+            found = self._vocabulary.tokenize(text, add_special=False, parse_special=True)
+            if len(found) != 1:
+                raise GrammarError(f"The gbnf cannot be compiled: {text} is no token of this model.")
+            ids += found
+        return str(LLMatcher.grammar_from_lark(with_tokens(structure.compiled, ids)))
 
 
 class LlgConstraint:

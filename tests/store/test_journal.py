@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -14,11 +14,12 @@ from spec_local.session.store import Store
 @pytest.fixture(params=["dotfile", "ioerr", "protocol"])
 def without_shared_memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite as it is on a network's home: by a VFS without shared memory, and by the errors that others give."""
-    connect = sqlite3.connect
+    connect: Any = sqlite3.connect
     if request.param == "dotfile":
 
         def plain(path: Any, **options: Any) -> sqlite3.Connection:
-            return cast(sqlite3.Connection, connect(f"file:{path}?vfs=unix-dotfile", uri=True, **options))
+            made: sqlite3.Connection = connect(f"file:{path}?vfs=unix-dotfile", uri=True, **options)
+            return made
 
         monkeypatch.setattr(sqlite3, "connect", plain)
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from typing import Any
 
 import pytest
 from chat_pilot import chat, words
@@ -295,7 +296,7 @@ async def test_copying_answers_and_code_blocks():
         await c.until(lambda: "code blocks 1 to 2" in c.notices)
 
 
-async def copied(monkeypatch, helper, says):
+async def copied(monkeypatch: Any, helper: Any, says: str) -> float:
     """Copy with F8 while `helper` is the system's clipboard; what is said, and how long F8 held up the screen."""
     import sys
     import time
