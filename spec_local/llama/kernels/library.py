@@ -6,6 +6,7 @@ import ctypes
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,6 @@ from spec_local.errors import BackendError
 from spec_local.llama.kernels.build import library_path
 from spec_local.llama.library import ggml_version, llama
 
-DEVICE = "spec-local"
-"""The name of the back end's device, which nobody chooses: llama.cpp adds it to the contexts that are to have it."""
 FORMATS = {
     **{"Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14},
     **{"IQ4_NL": 20, "MXFP4": 39},
@@ -44,7 +43,7 @@ def open_library(path: Path) -> Any:
             ("tensor_bytes", [], size),
             ("misfit", [], text),
             ("best", [], text),
-            ("register", [text], ctypes.c_bool),
+            ("register", [text], pointer),
             ("show", [ctypes.c_bool], None),
             ("take", [ctypes.c_int, ctypes.c_int, ctypes.c_bool], None),
             ("computed", [], ctypes.c_long),
@@ -68,11 +67,18 @@ def open_library(path: Path) -> Any:
     return library
 
 
-def register(path: Path | None = None) -> str:
-    """Register the back end, which takes nothing yet; harmless when done twice.
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The kernels as ggml has them."""
 
-    Returns:
-        The instruction set in use.
+    instructions: str
+    """The instruction set in use."""
+    device: int
+    """Address of ggml's record of their device, which llama.cpp adds to the contexts that are to have it."""
+
+
+def register(path: Path | None = None) -> Registered:
+    """Register the back end, which takes nothing yet; harmless when done twice.
 
     Raises:
         BackendError: As `open_library`, or this processor lacks the instructions.
@@ -81,9 +87,10 @@ def register(path: Path | None = None) -> str:
     best = library.kernels_best()
     if not best:
         raise BackendError("this processor has no AVX2")
-    if not library.kernels_register(best):
-        raise BackendError("ggml does not take their back end")
-    return str(best.decode())
+    device = library.kernels_register(best)
+    if not device:
+        raise BackendError(f"{best.decode()} cannot be used")
+    return Registered(best.decode(), device)
 
 
 def take(taken: Taken, path: Path | None = None) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spec_local.errors import BackendError
-from spec_local.llama.kernels.library import DEVICE, FORMATS, register, take
+from spec_local.llama.kernels.library import FORMATS, register, take
 from spec_local.llama.library import llama
 
 _F32 = 0
@@ -68,18 +68,22 @@ def _ggml() -> Any:
 
 
 @contextmanager
-def computer(device: str, threads: int) -> Iterator[Any]:
-    """A back end of `device` ("CPU" or the kernels'), with so many threads."""
+def computer(device: int, threads: int) -> Iterator[Any]:
+    """A back end of `device` (ggml's `processor` or the kernels'), with so many threads."""
     lib = _ggml()
-    handle = lib.ggml_backend_dev_by_name(device.encode())
-    backend = lib.ggml_backend_dev_init(handle, None)
-    registry = lib.ggml_backend_dev_backend_reg(handle)
+    backend = lib.ggml_backend_dev_init(device, None)
+    registry = lib.ggml_backend_dev_backend_reg(device)
     address = lib.ggml_backend_reg_get_proc_address(registry, b"ggml_backend_set_n_threads")
     ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int)(address)(backend, threads)
     try:
         yield backend
     finally:
         lib.ggml_backend_free(backend)
+
+
+def processor() -> int:
+    """Address of ggml's record of the processor."""
+    return int(_ggml().ggml_backend_dev_by_name(b"CPU"))
 
 
 class Trial:
@@ -90,7 +94,10 @@ class Trial:
         k: Values in a row.
         rows: Of the matrix.
         columns: How many columns there are in each product that will be asked for.
-        repacked: Let ggml repack the matrix for its own fastest kernels, where it does.
+        repacked: Let ggml repack the matrix for its own fastest kernels.
+
+    Raises:
+        BackendError: There is no memory, or ggml does not repack this format.
     """
 
     def __init__(self, kind: str, k: int, rows: int, columns: Sequence[int], repacked: bool = False) -> None:
@@ -103,14 +110,17 @@ class Trial:
         vectors = self._contexts[1]
         x = {n: lib.ggml_new_tensor_2d(vectors, _F32, k, n) for n in columns}
         self._products = {n: lib.ggml_mul_mat(vectors, matrix, x[n]) for n in columns}
-        kind_of_memory = (_repacking() if repacked else None) or lib.ggml_backend_cpu_buffer_type()
+        plain = lib.ggml_backend_cpu_buffer_type()
+        memory = (_repacking() if repacked else None) or plain
         self._buffers = [
-            lib.ggml_backend_alloc_ctx_tensors_from_buft(self._contexts[0], kind_of_memory),
-            lib.ggml_backend_alloc_ctx_tensors_from_buft(vectors, lib.ggml_backend_cpu_buffer_type()),
+            lib.ggml_backend_alloc_ctx_tensors_from_buft(self._contexts[0], memory),
+            lib.ggml_backend_alloc_ctx_tensors_from_buft(vectors, plain),
         ]
-        if not all(self._buffers):
+        self.repacked = memory != plain
+        """Whether the matrix is repacked."""
+        if not all(self._buffers) or (self.repacked and not self.supported(processor(), columns[0])):
             self.close()
-            raise BackendError(f"there is no memory for a trial of {kind}")
+            raise BackendError(f"{kind} is not repacked" if self.repacked else f"no memory for a trial of {kind}")
         self._graphs = {}
         for n, product in self._products.items():
             graph = lib.ggml_new_graph(vectors)
@@ -128,10 +138,9 @@ class Trial:
         for n, given in self.columns.items():
             lib.ggml_backend_tensor_set(x[n], given.ctypes.data, 0, given.nbytes)
 
-    def supported(self, device: str, n: int) -> bool:
+    def supported(self, device: int, n: int) -> bool:
         """Whether `device` takes the product with `n` columns."""
-        lib = self._lib
-        return bool(lib.ggml_backend_dev_supports_op(lib.ggml_backend_dev_by_name(device.encode()), self._products[n]))
+        return bool(self._lib.ggml_backend_dev_supports_op(device, self._products[n]))
 
     def seconds(self, backend: Any, n: int) -> float:
         """Compute the product with `n` columns once.
@@ -175,23 +184,23 @@ def check(kinds: Sequence[str] = tuple(FORMATS), threads: int = 2) -> None:
     Raises:
         BackendError: They differ; the message is a clause, for a sentence about the kernels.
     """
-    register()
+    device = register().device
     everything = tuple((number, -1) for number in FORMATS.values())
     take(everything)
     try:
-        with computer("CPU", threads) as ggml, computer(DEVICE, threads) as ours:
+        with computer(processor(), threads) as ggml, computer(device, threads) as ours:
             for kind in kinds:
                 for k, rows in _CHECKED:
                     with Trial(kind, k, rows, _CHECKED_COLUMNS) as trial:
                         for n in _CHECKED_COLUMNS:
+                            if not trial.supported(device, n):
+                                raise BackendError(f"they do not take a product of {kind} with {n} columns")
                             _compare(trial, kind, n, ggml, ours)
     finally:
         take(())
 
 
 def _compare(trial: Trial, kind: str, n: int, ggml: Any, ours: Any) -> None:
-    if not trial.supported(DEVICE, n):
-        raise BackendError(f"they do not take a product of {kind} with {n} columns")
     expected, found = trial.result(ggml, n), trial.result(ours, n)
     worst, largest = float(np.abs(found - expected).max()), float(np.abs(expected).max())
     if not worst <= _TOLERANCE * largest:  # neither where it is no number
@@ -202,7 +211,7 @@ def _compare(trial: Trial, kind: str, n: int, ggml: Any, ours: Any) -> None:
 def _repacking() -> Any:
     """ggml's kind of memory in which the processor's weights are repacked; None where there is none."""
     lib = _ggml()
-    device = lib.ggml_backend_dev_by_name(b"CPU")
+    device = processor()
     registry = lib.ggml_backend_dev_backend_reg(device)
     address = lib.ggml_backend_reg_get_proc_address(registry, b"ggml_backend_dev_get_extra_bufts")
     if not address:

@@ -259,13 +259,17 @@ EXPORT const char *kernels_best() {
     return best ? best->name : nullptr;
 }
 
-// Registers the back end with the kernels of one instruction set; false if the processor lacks it. It takes nothing yet.
-EXPORT bool kernels_register(const char *name) {
-    if (instructions) return instructions == instructions_by(name);
-    if (!(instructions = instructions_by(name))) return false;
+// Registers the back end with the kernels of one instruction set, and returns its device; null if the processor lacks
+// it. It takes nothing yet.
+EXPORT ggml_backend_dev_t kernels_register(const char *name) {
     static ggml_backend_reg registry{GGML_TABLES_VERSION, {registry_name, device_count, device_at, function}, nullptr};
-    ggml_backend_register(&registry);
-    return true;
+    const Instructions *chosen = instructions_by(name);
+    if (!chosen || (instructions && instructions != chosen)) return nullptr;
+    if (!instructions) {
+        instructions = chosen;
+        ggml_backend_register(&registry);
+    }
+    return device_at(&registry, 0);
 }
 
 // Whether contexts made from now on get the back end.
