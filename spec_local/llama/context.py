@@ -20,6 +20,7 @@ from spec_local.errors import Aborted, BackendError, CacheError, UsageError
 from spec_local.language_model import Chunk, Logits, Memory, MemoryKind
 from spec_local.llama.batch import Batch, pieces
 from spec_local.llama.checkpoints import Checkpoints
+from spec_local.llama.kernels.library import Taken, offered
 from spec_local.llama.library import first_error, forget_log, llama
 from spec_local.llama.model import Model
 
@@ -57,6 +58,8 @@ class ContextOptions:
     snapshots: int = 0
     """Older states that a running state keeps, so that so many tokens of a pass can be taken back; where the
     architecture cannot, or with several sequences, states are saved instead."""
+    kernels: Taken = ()
+    """Products that our own kernels compute, where the weights lie in this machine's memory; see `kernels.choice`."""
     whole_window: bool = True
     """Let sliding-window layers keep the whole context: what has left a window cannot be cut back into it."""
 
@@ -97,7 +100,8 @@ class Context:
         self.width: Callable[[int], int] = int
         """Rows with which a pass over so many rows is evaluated, where there is room: set where more are faster."""
         forget_log()
-        self._handle = self._lib.llama_init_from_model(model.handle, self._params(options))
+        with offered(options.kernels):
+            self._handle = self._lib.llama_init_from_model(model.handle, self._params(options))
         if not self._handle:
             raise BackendError(
                 f"llama.cpp cannot make a context of {options.n_ctx} tokens for {model.path.name}{first_error()}.",

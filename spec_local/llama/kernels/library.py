@@ -27,8 +27,17 @@ Taken = tuple[tuple[int, int], ...]
 _making = threading.Lock()  # what a context shows llama.cpp while it is made is no other context's business
 
 
+_path: Path | None = None
+
+
+def use(path: Path) -> None:
+    """Take the library from `path` and not from where it is built to; before anything else is asked for."""
+    global _path
+    _path = path
+
+
 @cache
-def open_library(path: Path) -> Any:
+def open_library() -> Any:
     """The library, its functions declared, found to fit the installed ggml.
 
     Raises:
@@ -36,7 +45,7 @@ def open_library(path: Path) -> Any:
     """
     llama()
     try:
-        library = ctypes.CDLL(str(path))
+        library = ctypes.CDLL(str(_path or library_path()))
         text, pointer, size = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t
         for name, arguments, result in (
             ("built_for", [], text),
@@ -77,13 +86,13 @@ class Registered:
     """Address of ggml's record of their device, which llama.cpp adds to the contexts that are to have it."""
 
 
-def register(path: Path | None = None) -> Registered:
+def register() -> Registered:
     """Register the back end, which takes nothing yet; harmless when done twice.
 
     Raises:
         BackendError: As `open_library`, or this processor lacks the instructions.
     """
-    library = open_library(path or library_path())
+    library = open_library()
     best = library.kernels_best()
     if not best:
         raise BackendError("this processor has no AVX2")
@@ -93,9 +102,9 @@ def register(path: Path | None = None) -> Registered:
     return Registered(best.decode(), device)
 
 
-def take(taken: Taken, path: Path | None = None) -> None:
+def take(taken: Taken) -> None:
     """From now on compute exactly these formats and widths; call it after `register`."""
-    library, chosen = open_library(path or library_path()), dict(taken)
+    library, chosen = open_library(), dict(taken)
     for kind in FORMATS.values():
         for width in range(1, WIDTHS + 1):
             library.kernels_take(kind, width, bool(chosen.get(kind, 0) >> (width - 1) & 1))
@@ -114,7 +123,7 @@ def offered(taken: Taken) -> Iterator[None]:
             return
         register()
         take(taken)
-        library = open_library(library_path())
+        library = open_library()
         library.kernels_show(True)
         try:
             yield
@@ -124,7 +133,7 @@ def offered(taken: Taken) -> Iterator[None]:
 
 def computed() -> int:
     """Products the kernels have computed in this process."""
-    return int(open_library(library_path()).kernels_computed())
+    return int(open_library().kernels_computed())
 
 
 def names(taken: Taken) -> Mapping[str, int]:
