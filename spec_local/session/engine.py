@@ -105,6 +105,7 @@ class Engine:
             "drafters": list(drafters),
             "n_ctx": self.n_ctx,
             "pad_width": options.pad_width,
+            "kernels": loaded.kernels.as_dict(),
             "caches": {
                 "target": self._target.memory.kind.value,
                 "draft": None if draft is None else draft.memory.kind.value,

@@ -59,7 +59,9 @@ def library_path() -> Path:
 def compiler() -> list[str]:
     """The command of a C++ compiler; empty without one."""
     chosen = os.environ.get("CXX", "").split()
-    found = [command for command in ([chosen] if chosen else [["c++"], ["g++"], ["clang++"]]) if shutil.which(command[0])]
+    found = [
+        command for command in ([chosen] if chosen else [["c++"], ["g++"], ["clang++"]]) if shutil.which(command[0])
+    ]
     return found[0] if found else []
 
 

@@ -11,6 +11,7 @@ import math
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -59,36 +60,39 @@ class Timing:
         return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
-def choose(shares: Mapping[str, float]) -> tuple[Taken, float]:
+def choose(shares: Mapping[str, float], repack: bool = True) -> tuple[Taken, float]:
     """What the kernels take of models with these formats, and how much faster that makes them; call after `register`.
 
     Args:
         shares: Part of the weights by format; formats without kernels do not count.
+        repack: Whether ggml can repack weights here; what it takes with them is measured then.
 
     Raises:
         BackendError: A measurement fails.
     """
     known = {kind: share for kind, share in shares.items() if kind in FORMATS and share > 0}
-    timings = _timings(sorted(known))
+    timings = _timings(sorted(known), repack)
     taken = tuple((FORMATS[kind], widths) for kind in sorted(known) if (widths := timings[kind].widths()))
     whole = sum(known.values())
-    gain = math.exp(sum(share / whole * math.log(timings[kind].gain()) for kind, share in known.items())) if whole else 1.0
+    gain = (
+        math.exp(sum(share / whole * math.log(timings[kind].gain()) for kind, share in known.items())) if whole else 1.0
+    )
     return taken, gain
 
 
-def _timings(kinds: Sequence[str]) -> dict[str, Timing]:
+def _timings(kinds: Sequence[str], repack: bool) -> dict[str, Timing]:
     """Saved measurements of these formats, fresh ones where there is none."""
-    path = _path()
+    path = _path(repack)
     saved = _read(path)
     missing = [kind for kind in kinds if kind not in saved]
     if missing:
-        saved |= {kind: measure(kind) for kind in missing}
+        saved |= {kind: measure(kind, repack) for kind in missing}
         _write(path, saved)
     return saved
 
 
-def measure(kind: str, threads: int = 1, rows: int = _ROWS, values: int = _VALUES, repeats: int = _REPEATS) -> Timing:
-    """The best of `repeats` times of each width, taken in turns; afterwards the kernels take nothing.
+def measure(kind: str, repack: bool = True) -> Timing:
+    """The best of some times of each width, on one thread, taken in turns; afterwards the kernels take nothing.
 
     Raises:
         BackendError: A product fails.
@@ -96,33 +100,33 @@ def measure(kind: str, threads: int = 1, rows: int = _ROWS, values: int = _VALUE
     device = register().device
     take(((FORMATS[kind], -1),))
     try:
-        with computer(processor(), threads) as ggml, computer(device, threads) as ours:
-            with Trial(kind, values, rows, MEASURED) as plain:
+        with computer(processor(), 1) as ggml, computer(device, 1) as ours:
+            with Trial(kind, _VALUES, _ROWS, MEASURED) as plain:
                 sides = {"ggml": (plain, ggml), "ours": (plain, ours)}
-                try:
-                    repacked = Trial(kind, values, rows, MEASURED, repacked=True)
-                except BackendError:
-                    return Timing(**_best(sides, repeats), repacked={})
-                with repacked:
-                    return Timing(**_best({**sides, "repacked": (repacked, ggml)}, repeats))
+                with ExitStack() as stack:
+                    if repack:
+                        with suppress(BackendError):  # ggml does not repack every format
+                            trial = stack.enter_context(Trial(kind, _VALUES, _ROWS, MEASURED, repacked=True))
+                            sides["repacked"] = trial, ggml
+                    return Timing(**{"repacked": {}, **_best(sides)})
     finally:
         take(())
 
 
-def _best(sides: Mapping[str, tuple[Trial, object]], repeats: int) -> dict[str, dict[int, float]]:
+def _best(sides: Mapping[str, tuple[Trial, object]]) -> dict[str, dict[int, float]]:
     best: dict[str, dict[int, float]] = {side: {} for side in sides}
     for n in MEASURED:
-        for _ in range(repeats):
+        for _ in range(_REPEATS):
             for side, (trial, computer_) in sides.items():
                 best[side][n] = min(best[side].get(n, math.inf), trial.seconds(computer_, n))
     return best
 
 
-def _path() -> Path:
+def _path(repack: bool) -> Path:
     """The file of this machine's measurements: they hold for this library, this ggml and this processor."""
     from spec_local.llama.probe import cpu_flags
 
-    parts = (str(library_path()), platform.node(), str(os.cpu_count()), cpu_flags(), str(MEASURED))
+    parts = (str(library_path()), platform.node(), str(os.cpu_count()), cpu_flags(), str(MEASURED), str(repack))
     return cache_folder() / "kernels" / f"{sha256(chr(10).join(parts).encode()).hexdigest()[:24]}.json"
 
 

@@ -16,8 +16,16 @@ from spec_local.llama.kernels.build import library_path
 from spec_local.llama.library import ggml_version, llama
 
 FORMATS = {
-    **{"Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14},
-    **{"IQ4_NL": 20, "MXFP4": 39},
+    "Q4_0": 2,
+    "Q4_1": 3,
+    "Q5_0": 6,
+    "Q5_1": 7,
+    "Q8_0": 8,
+    "Q4_K": 12,
+    "Q5_K": 13,
+    "Q6_K": 14,
+    "IQ4_NL": 20,
+    "MXFP4": 39,
 }
 """Weight formats that there are kernels for, and ggml's numbers of them."""
 WIDTHS = 32

@@ -72,7 +72,7 @@ def perform() -> None:
     """The child's part: raises or dies where something is wrong."""
     from spec_local.llama.tiny_model import write_tiny_model
 
-    check()
+    check(threads=2)
     everything: Taken = tuple((number, -1) for number in FORMATS.values())
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "tiny.gguf"
