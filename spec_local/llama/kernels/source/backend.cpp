@@ -1,11 +1,9 @@
 // The kernels as a back end of ggml: it takes the matrix products whose weights lie in this machine's memory in one of the
 // formats above, where they were found to be faster than ggml's own. Everything else stays where it was.
-#include <omp.h>
-
 #include <atomic>
-#include <cstdio>
 #include <cstring>
 #include <memory>
+#include <new>
 
 #include "ggml-cpu.h"
 #include "ggml_tables.h"
@@ -32,9 +30,14 @@ std::atomic<bool> taken[TYPES][WIDTHS + 1];  // by type and columns
 std::atomic<bool> shown;                     // to llama.cpp, which asks while it makes a context
 std::atomic<long> computed;
 
+struct Step {  // one operation of a graph
+    bool fresh = false;  // its columns are its own, not those of the step before
+    Columns columns;
+    Products products;
+};
 struct Context {
     int threads = 1;
-    Products products;
+    std::vector<std::unique_ptr<Step>> steps;  // kept for the memory they have
 };
 
 // ---- Which operations are taken
@@ -100,52 +103,51 @@ std::vector<Product> products_of(const ggml_tensor *op) {
     return products;
 }
 
-// What columns were prepared for: the next operation may read the same ones.
-struct Prepared {
-    const ggml_tensor *x = nullptr;
-    Activation activation{};
-    int offset = 0, tile = 0;
-    bool operator==(const Prepared &o) const {
+// What the columns of an operation depend on: the next one may read the same.
+struct Reading {
+    const ggml_tensor *x;  // null for a mixture, whose columns depend on who they go to
+    Activation activation;
+    int offset, tile;
+    bool operator==(const Reading &o) const {
         return x && x == o.x && activation == o.activation && offset == o.offset && tile == o.tile;
     }
 };
 
-ggml_status compute(ggml_backend_t backend, ggml_cgraph *graph) {
+ggml_status compute(ggml_backend_t backend, ggml_cgraph *graph) try {
     Context &context = *static_cast<Context *>(backend->context);
-    std::vector<ggml_tensor *> operations;
+    size_t count = 0;
+    Reading before{};
     for (int i = 0; i < ggml_graph_n_nodes(graph); i++) {
-        ggml_tensor *node = ggml_graph_node(graph, i);
-        const bool product = node->op == GGML_OP_MUL_MAT || node->op == GGML_OP_MUL_MAT_ID;
-        if (product && (node->flags & GGML_TENSOR_FLAG_COMPUTE) && ggml_nelements(node) > 0) operations.push_back(node);
-    }
-    if (operations.empty()) return GGML_STATUS_SUCCESS;
-    Products &products = context.products;
-    Prepared before;
-    std::atomic<bool> failed{false};
-    const auto begin = [&](const ggml_tensor *op) {
-        const ggml_tensor *w = op->src[0];
+        const ggml_tensor *op = ggml_graph_node(graph, i), *w = op->src[0];
+        const bool dense = op->op == GGML_OP_MUL_MAT;
+        if ((!dense && op->op != GGML_OP_MUL_MAT_ID) || !(op->flags & GGML_TENSOR_FLAG_COMPUTE) || ggml_nelements(op) == 0) continue;
+        if (context.steps.size() == count) context.steps.push_back(std::make_unique<Step>());
+        Step &step = *context.steps[count++];
         const Format &format = *format_of(w->type);
-        Prepared now{op->op == GGML_OP_MUL_MAT ? op->src[1] : nullptr, format.activation, instructions->offset[w->type], format.tile};
-        const int blocks = int(w->ne[0] / format.values);
-        products.begin(*instructions, format, blocks, int(w->ne[1]), w->nb[1], products_of(op), before == now);
-        before = now;
-        computed.fetch_add(1, std::memory_order_relaxed);
-    };
-#pragma omp parallel num_threads(context.threads)
-    for (const ggml_tensor *op : operations) {
-#pragma omp single
-        try {
-            begin(op);
-        } catch (const std::bad_alloc &) {
-            failed = true;
-        }
-        if (failed) break;  // all threads see it: `single` ends with a barrier
-        products.prepare();
-#pragma omp barrier
-        products.multiply();
-#pragma omp barrier
+        const int blocks = int(w->ne[0] / format.values), offset = instructions->offset[w->type];
+        const Reading reading{dense ? op->src[1] : nullptr, format.activation, offset, format.tile};
+        step.products.begin(*instructions, format, blocks, int(w->ne[1]), w->nb[1], products_of(op));
+        step.fresh = !(reading == before);
+        if (step.fresh) step.columns.begin(format, offset, blocks, step.products.all());
+        before = reading;
     }
-    return failed ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_SUCCESS;
+    computed.fetch_add(long(count), std::memory_order_relaxed);
+#pragma omp parallel num_threads(context.threads) if (count > 0)
+    for (size_t i = 0, columns = 0; i < count; i++) {
+        Step &step = *context.steps[i];
+        if (step.fresh) {  // of values that a step before may just have computed
+            columns = i;
+            if (i > 0) {
+#pragma omp barrier
+            }
+            step.columns.quantise();
+#pragma omp barrier
+        }
+        step.products.multiply(context.steps[columns]->columns);
+    }
+    return GGML_STATUS_SUCCESS;
+} catch (const std::bad_alloc &) {
+    return GGML_STATUS_ALLOC_FAILED;
 }
 
 // ---- The tables
@@ -295,9 +297,11 @@ EXPORT bool kernels_multiply(const char *name, int type, const uint8_t *weights,
         product.x.push_back(x + size_t(i) * k);
         product.out.push_back(out + size_t(i) * rows);
     }
+    Columns columns;
     Products products;
-    products.begin(*chosen, *format, k / format->values, rows, row_bytes, {product}, false);
-    products.prepare();
-    products.multiply();
+    products.begin(*chosen, *format, k / format->values, rows, row_bytes, {product});
+    columns.begin(*format, chosen->offset[type], k / format->values, products.all());
+    columns.quantise();
+    products.multiply(columns);
     return true;
 }

@@ -16,32 +16,44 @@ struct Product {
     std::vector<float *> out;      // [rows] each
 };
 
-// Products of one format and shape. Every thread of the team calls both steps, with a barrier in between and behind.
-class Products {
+// The columns of one or more products, quantised for kernels that read them alike.
+class Columns {
   public:
-    // Describes the products; one thread does it, before the steps. `keep` says that the columns are those of the call
-    // before, and so is what was prepared of them.
-    void begin(const Instructions &, const Format &, int blocks, int rows, size_t row_bytes, std::vector<Product>, bool keep);
-    void prepare();   // columns are quantised
-    void multiply();  // rows are shared out as threads come for them
-
-  private:
     struct Tile {  // columns that one call of a kernel takes
         size_t product;
         int first, n;
-        size_t at;  // in prepared_
+        size_t at;  // of its blocks
     };
-    void *prepared(const Tile &);
 
-    const Instructions *instructions_ = nullptr;
+    void begin(const Format &, int offset, int blocks, const std::vector<Product> &);  // one thread
+    void quantise();                                                                  // every thread of the team
+    const void *blocks(const Tile &tile) const { return base() + tile.at; }
+    const std::vector<Tile> &tiles() const { return tiles_; }
+
+  private:
+    uint8_t *base() const;
+
     const Format *format_ = nullptr;
+    int offset_ = 0, blocks_ = 0;
+    std::vector<Tile> tiles_;
+    std::vector<const float *> x_;  // [tile][MOST_TILE], null where a tile is narrower
+    std::vector<uint8_t> memory_;
+    std::atomic<size_t> next_{0};
+};
+
+// Products of one format and shape.
+class Products {
+  public:
+    void begin(const Instructions &, const Format &, int blocks, int rows, size_t row_bytes, std::vector<Product>);  // one thread
+    void multiply(const Columns &);  // every thread of the team: rows are shared out as threads come for them
+    const std::vector<Product> &all() const { return products_; }
+
+  private:
+    Kernel kernel_ = nullptr;
     int blocks_ = 0, rows_ = 0, chunk_ = 0;
     size_t row_bytes_ = 0;
     std::vector<Product> products_;
-    std::vector<Tile> tiles_;
-    std::vector<size_t> first_tile_;  // of each product, and the end
-    std::vector<uint8_t> prepared_;
-    std::atomic<size_t> next_column_{0}, next_chunk_{0};
+    std::atomic<size_t> next_{0};
 };
 
 }  // namespace kernels
