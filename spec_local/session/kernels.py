@@ -10,7 +10,7 @@ from spec_local.errors import BackendError
 from spec_local.llama.devices import is_cpu_alone, offload_devices
 from spec_local.llama.kernels import build
 from spec_local.llama.kernels.choice import choose
-from spec_local.llama.kernels.library import FORMATS, WIDTHS, Taken, names, register
+from spec_local.llama.kernels.library import FORMATS, NO_INSTRUCTIONS, WIDTHS, Taken, names, register
 from spec_local.llama.kernels.rehearsal import rehearse
 from spec_local.llama.kernels.trial import check
 from spec_local.models_manifest import Header
@@ -36,7 +36,7 @@ class Kernels:
         return bool(self.taken)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON types; widths as ranges of rows, such as "1-16"."""
+        """Plain JSON types; widths as ranges of rows, such as "1 to 16"."""
         if not self.on:
             return {"on": False, "reason": self.off}
         widths = {kind: _ranges(bits) for kind, bits in names(self.taken).items()}
@@ -79,7 +79,7 @@ def find_kernels(
             building()
             build.build()
         if problem := rehearse(path):
-            return Kernels(off=problem, odd=problem not in _EXPECTED)
+            return Kernels(off=problem, odd=problem != NO_INSTRUCTIONS)
         instructions = register().instructions
         check(list(shares))
         taken, gain = choose(shares, repack)
@@ -88,9 +88,6 @@ def find_kernels(
     if gain < 1 or not taken:
         return Kernels(off="llama.cpp's own kernels are faster on this processor")
     return Kernels(instructions, taken)
-
-
-_EXPECTED = ("this processor has no AVX2",)
 
 
 def _offloaded(options: EngineOptions, draft: bool) -> bool:
@@ -114,7 +111,7 @@ def _shares(headers: Sequence[Header]) -> dict[str, float]:
 
 
 def _ranges(bits: int) -> str:
-    """Set bits from 1 as "1-8, 12"; the last width stands for all wider ones."""
+    """Set bits from 1 as "1 to 8, 12"; the last width stands for all wider ones."""
     runs: list[str] = []
     width = 1
     while width <= WIDTHS:
@@ -122,7 +119,6 @@ def _ranges(bits: int) -> str:
         while width <= WIDTHS and bits >> (width - 1) & 1:
             width += 1
         if width > first:
-            last = "" if width > WIDTHS else str(width - 1)
-            runs.append(str(first) if last == str(first) else f"{first}-{last}")
+    XX
         width += 1
     return ", ".join(runs)

@@ -65,7 +65,7 @@ class Loaded:
     memory: MemoryPlan
     """What the models were estimated to take."""
     notices: list[str] = field(default_factory=list)
-    kernels: Kernels = Kernels()
+    kernels: Kernels = field(default_factory=Kernels)
     """Whether our own kernels compute, and what."""
     workers: tuple[Worker, ...] = ()
     """Those that were asked for."""

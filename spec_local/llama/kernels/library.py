@@ -28,6 +28,8 @@ FORMATS = {
     "MXFP4": 39,
 }
 """Weight formats that there are kernels for, and ggml's numbers of them."""
+NO_INSTRUCTIONS = "this processor has no AVX2"
+"""Why they are off where nothing is wrong."""
 WIDTHS = 32
 """Widths that are chosen one by one; the last one stands for all wider passes."""
 Taken = tuple[tuple[int, int], ...]
@@ -103,7 +105,7 @@ def register() -> Registered:
     library = open_library()
     best = library.kernels_best()
     if not best:
-        raise BackendError("this processor has no AVX2")
+        raise BackendError(NO_INSTRUCTIONS)
     device = library.kernels_register(best)
     if not device:
         raise BackendError(f"{best.decode()} cannot be used")
