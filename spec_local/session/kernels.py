@@ -119,6 +119,7 @@ def _ranges(bits: int) -> str:
         while width <= WIDTHS and bits >> (width - 1) & 1:
             width += 1
         if width > first:
-    XX
+            last = "more" if width > WIDTHS else str(width - 1)
+            runs.append(str(first) if last == str(first) else f"{first} to {last}")
         width += 1
     return ", ".join(runs)

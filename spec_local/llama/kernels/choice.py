@@ -70,7 +70,7 @@ def choose(shares: Mapping[str, float], repack: bool = True) -> tuple[Taken, flo
     Raises:
         BackendError: A measurement fails.
     """
-    known = {kind: share for kind, share in shares.items() if kind in FORMATS and share > 0}
+    known = {kind: share for kind, share in shares.items() if kind in FORMATS}
     timings = _timings(sorted(known), repack)
     taken = tuple((FORMATS[kind], widths) for kind in sorted(known) if (widths := timings[kind].widths()))
     whole = sum(known.values())
@@ -100,15 +100,14 @@ def measure(kind: str, repack: bool = True) -> Timing:
     device = register().device
     take(((FORMATS[kind], -1),))
     try:
-        with computer(processor(), 1) as ggml, computer(device, 1) as ours:
-            with Trial(kind, _VALUES, _ROWS, MEASURED) as plain:
-                sides = {"ggml": (plain, ggml), "ours": (plain, ours)}
-                with ExitStack() as stack:
-                    if repack:
-                        with suppress(BackendError):  # ggml does not repack every format
-                            trial = stack.enter_context(Trial(kind, _VALUES, _ROWS, MEASURED, repacked=True))
-                            sides["repacked"] = trial, ggml
-                    return Timing(**{"repacked": {}, **_best(sides)})
+        with ExitStack() as stack:
+            ggml, ours = (stack.enter_context(computer(where, 1)) for where in (processor(), device))
+            plain = stack.enter_context(Trial(kind, _VALUES, _ROWS, MEASURED))
+            sides = {"ggml": (plain, ggml), "ours": (plain, ours)}
+            if repack:
+                with suppress(BackendError):  # ggml does not repack every format
+                    sides["repacked"] = stack.enter_context(Trial(kind, _VALUES, _ROWS, MEASURED, repacked=True)), ggml
+            return Timing(**{"repacked": {}, **_best(sides)})
     finally:
         take(())
 
