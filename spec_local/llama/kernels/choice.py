@@ -18,7 +18,7 @@ from pathlib import Path
 
 from spec_local.errors import BackendError
 from spec_local.llama.kernels.build import library_path
-from spec_local.llama.kernels.library import FORMATS, WIDTHS, Taken, register, take
+from spec_local.llama.kernels.library import FORMATS, WIDTHS, Taken, register
 from spec_local.llama.kernels.trial import Trial, computer, processor
 from spec_local.paths import cache_folder
 
@@ -92,24 +92,19 @@ def _timings(kinds: Sequence[str], repack: bool) -> dict[str, Timing]:
 
 
 def measure(kind: str, repack: bool = True) -> Timing:
-    """The best of some times of each width, on one thread, taken in turns; afterwards the kernels take nothing.
+    """The best of some times of each width, on one thread, taken in turns.
 
     Raises:
         BackendError: A product fails.
     """
-    device = register().device
-    take(((FORMATS[kind], -1),))
-    try:
-        with ExitStack() as stack:
-            ggml, ours = (stack.enter_context(computer(where, 1)) for where in (processor(), device))
-            plain = stack.enter_context(Trial(kind, _VALUES, _ROWS, MEASURED))
-            sides = {"ggml": (plain, ggml), "ours": (plain, ours)}
-            if repack:
-                with suppress(BackendError):  # ggml does not repack every format
-                    sides["repacked"] = stack.enter_context(Trial(kind, _VALUES, _ROWS, MEASURED, repacked=True)), ggml
-            return Timing(**{"repacked": {}, **_best(sides)})
-    finally:
-        take(())
+    with ExitStack() as stack:
+        ggml, ours = (stack.enter_context(computer(where, 1)) for where in (processor(), register().device))
+        plain = stack.enter_context(Trial(kind, _VALUES, _ROWS, MEASURED))
+        sides = {"ggml": (plain, ggml), "ours": (plain, ours)}
+        if repack:
+            with suppress(BackendError):  # ggml does not repack every format
+                sides["repacked"] = stack.enter_context(Trial(kind, _VALUES, _ROWS, MEASURED, repacked=True)), ggml
+        return Timing(**{"repacked": {}, **_best(sides)})
 
 
 def _best(sides: Mapping[str, tuple[Trial, object]]) -> dict[str, dict[int, float]]:

@@ -113,11 +113,11 @@ def register() -> Registered:
 
 
 def take(taken: Taken) -> None:
-    """From now on compute exactly these formats and widths; call it after `register`."""
-    library, chosen = open_library(), dict(taken)
-    for kind in FORMATS.values():
+    """From now on compute these formats at exactly these widths, in every context that has the back end."""
+    library = open_library()
+    for kind, widths in taken:
         for width in range(1, WIDTHS + 1):
-            library.kernels_take(kind, width, bool(chosen.get(kind, 0) >> (width - 1) & 1))
+            library.kernels_take(kind, width, bool(widths >> (width - 1) & 1))
 
 
 @contextmanager
