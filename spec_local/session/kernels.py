@@ -111,7 +111,7 @@ def _shares(headers: Sequence[Header]) -> dict[str, float]:
 
 
 def _ranges(bits: int) -> str:
-    """Set bits from 1 as "1 to 8, 12"; the last width stands for all wider ones."""
+    """Set bits from 1 as "1 to 8, 12 and more"; the last width stands for all wider ones."""
     runs: list[str] = []
     width = 1
     while width <= WIDTHS:
@@ -119,7 +119,8 @@ def _ranges(bits: int) -> str:
         while width <= WIDTHS and bits >> (width - 1) & 1:
             width += 1
         if width > first:
-            last = "more" if width > WIDTHS else str(width - 1)
-            runs.append(str(first) if last == str(first) else f"{first} to {last}")
+            last = width - 1
+            wide = f"{first} and more" if last == WIDTHS else f"{first} to {last}"
+            runs.append(str(first) if first == last else wide)
         width += 1
     return ", ".join(runs)

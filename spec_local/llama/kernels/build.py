@@ -25,12 +25,12 @@ from spec_local.paths import cache_folder
 
 SOURCE = Path(__file__).parent / "source"
 TIMEOUT_S = 300
-_COMMON = (
+COMMON = (
     *("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-fvisibility=hidden"),
     "-ffp-contract=off",  # the reference says where a product and a sum are rounded once
 )
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
-_FLAGS: dict[str, tuple[str, ...]] = {
+FLAGS: dict[str, tuple[str, ...]] = {
     "avx2": _AVX2,
     "avxvnni": (*_AVX2, "-mavxvnni"),
     "avx512": (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni"),
@@ -85,9 +85,9 @@ def build(extra: Sequence[str] = (), path: Path | None = None) -> Path:
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         running = []
         for source in sorted(SOURCE.glob("*.cpp")):
-            special = [flag for flag in _FLAGS.get(source.stem, ()) if flag != "-mavxvnni" or _takes(flag)]
+            special = [flag for flag in FLAGS.get(source.stem, ()) if flag != "-mavxvnni" or _takes(flag)]
             define = f'-DBUILT_FOR="{ggml_version()}"'
-            command = [*compiler(), *_COMMON, _ALL, *special, *extra, define, f"-I{headers}"]
+            command = [*compiler(), *COMMON, _ALL, *special, *extra, define, f"-I{headers}"]
             running.append(_start([*command, "-c", str(source), "-o", f"{folder}/{source.stem}.o"]))
         for result in [wait() for wait in running]:
             _require(result)

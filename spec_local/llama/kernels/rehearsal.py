@@ -21,6 +21,7 @@ from spec_local.llama.signals import signal_name
 from spec_local.paths import cache_folder
 
 TIMEOUT_S = 120
+NO_CHILD = "no child process could be started to try them"
 _TOKENS = (72, 101, 108, 108, 111)
 _LOGITS_TOLERANCE = 0.02
 """Of the largest logit: activations are rounded to eight bits, where a last bit can decide."""
@@ -44,6 +45,8 @@ def rehearse(path: Path, *, fresh: bool = False) -> str:
         except (OSError, ValueError, TypeError, KeyError):
             pass
     problem = _run_child(path)
+    if problem == NO_CHILD:
+        return problem  # which says nothing of the library
     try:
         remembered.parent.mkdir(parents=True, exist_ok=True)
         remembered.write_text(json.dumps({"problem": problem}), encoding="utf-8")
@@ -58,8 +61,8 @@ def _run_child(path: Path) -> str:
         child = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL, check=False)
     except subprocess.TimeoutExpired:
         return f"their first use did not end within {TIMEOUT_S} s"
-    except OSError as error:
-        return f"no child process could be started: {error}"
+    except OSError:
+        return NO_CHILD
     if child.returncode == 0:
         return ""
     if child.returncode < 0:
