@@ -45,7 +45,7 @@ def test_sanitisers_find_nothing(tmp_path: Path, sanitiser: str) -> None:
     done = subprocess.run([str(path)], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "products alike" in done.stdout
-    assert "0 products" not in done.stdout
+    assert int(done.stdout.split()[0]) > 0
 
 
 @pytest.mark.slow
