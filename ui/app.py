@@ -170,8 +170,9 @@ class ChatApp(App[int]):
         self.input.show_waiting(dialogue.queued)
         for empty in self.transcript.query(EmptyState):
             empty.loaded = dialogue.facts.title if dialogue.facts else dialogue.models.doing
-        if self.panel.next_on != dialogue.next_on:
-            self.panel.next_on = dialogue.next_on
+        kernels = dialogue.facts.model.get("kernels") if dialogue.facts else None
+        if (self.panel.next_on, self.panel.kernels) != (dialogue.next_on, kernels):
+            self.panel.next_on, self.panel.kernels = dialogue.next_on, kernels
             self.panel.changed()
 
     def show_figures(self, figures: TurnFigures | None) -> None:

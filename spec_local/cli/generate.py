@@ -107,7 +107,11 @@ def _facts(engine: Engine, wanted: Sampling) -> tuple[str, ...]:
         f"{name.replace('_', '-')} {value:g} ({origins.get(name, 'default')})"
         for name, value in sampling.model_dump(include=_SHOWN).items()
     )
-    return f"Memory estimated before loading: {engine.memory.sentence()}.", f"Sampling: {values}."
+    return (
+        f"Kernels: {engine.loaded.kernels.sentence()}.",
+        f"Memory estimated before loading: {engine.memory.sentence()}.",
+        f"Sampling: {values}.",
+    )
 
 
 def read_prompt(arguments: Any) -> str:

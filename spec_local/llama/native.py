@@ -13,6 +13,7 @@ import numpy.typing as npt
 from spec_local.errors import BackendError, CacheError, UsageError
 from spec_local.language_model import Logits, States
 from spec_local.llama.batch import Batch
+from spec_local.llama.kernels.library import offered
 from spec_local.llama.library import HiddenStates, first_error, forget_log, hidden_states, llama
 from spec_local.llama.model import Model
 from spec_local.llama.model_context import CACHE_TYPES, ContextOptions
@@ -56,7 +57,8 @@ class NativeContext:
         self.n_batch: int = max(options.n_batch, options.max_rows, options.n_seq, snapshots + 2)
         """Most tokens in one pass."""
         forget_log()
-        self.handle = self.lib.llama_init_from_model(model.handle, self._params(options, snapshots))
+        with offered(options.kernels):
+            self.handle = self.lib.llama_init_from_model(model.handle, self._params(options, snapshots))
         if not self.handle:
             raise BackendError(
                 f"llama.cpp cannot make a context of {options.n_ctx} tokens for {self.name}{first_error()}.",

@@ -102,6 +102,7 @@ class Engine:
             "drafters": sources,
             "n_ctx": self.n_ctx,
             "pad_width": options.pad_width,
+            "kernels": loaded.kernels.as_dict(),
             "caches": {
                 "target": self._target.memory.kind.value,
                 "draft": None if draft is None else draft.memory.kind.value,
