@@ -93,7 +93,8 @@ def perform() -> None:
 def _decode(path: Path, kernels: Taken) -> list[float]:
     """Logits of the last of a few tokens of a model."""
     from spec_local.language_model import Chunk
-    from spec_local.llama.context import Context, ContextOptions
+    from spec_local.llama.context import Context
+    from spec_local.llama.model_context import ContextOptions
     from spec_local.llama.model import Model, Offload
 
     model = Model(path, Offload(devices=("none",), repack=False))
