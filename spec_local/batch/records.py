@@ -20,8 +20,8 @@ from spec_local.batch.lines import Line, invalid_utf8, read_lines
 from spec_local.batch.prompt_template import PromptTemplate
 from spec_local.errors import UsageError
 from spec_local.sampling.params import Sampling
+from spec_local.session.messages import Message, MessageError, normalise
 from spec_local.session.options import first_problem
-from spec_local.session.template import Message
 
 InputFormat = Literal["jsonl", "text", "csv"]
 Id = str | int | None
@@ -161,14 +161,10 @@ def _prompt(fields: Mapping[str, Any], layout: Layout) -> str | tuple[Message, .
 def _messages(value: Any) -> tuple[Message, ...]:
     if not isinstance(value, list):
         raise _wrong("messages", value, "a list of objects with role and content")
-    messages = []
-    for i, message in enumerate(value):
-        if not isinstance(message, dict):
-            raise _wrong(f"messages[{i}]", message, "an object with role and content")
-        for name in ("role", "content"):
-            if not isinstance(message.get(name), str):
-                raise _wrong(f"messages[{i}].{name}", message.get(name), "a text")
-        messages.append(Message(role=message["role"], content=message["content"]))
+    try:
+        messages = normalise(value)
+    except MessageError as error:
+        raise ItemError(Failure.WRONG_TYPE, error.message, error.hint) from None
     if not any(message["content"].strip() for message in messages):
         raise ItemError(Failure.EMPTY_PROMPT, "The messages hold no text.")
     return tuple(messages)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence as Many
+from collections.abc import Callable, Mapping, Sequence as Many
 from dataclasses import dataclass, field
 
 from spec_local.sampling.params import Sampling
 from spec_local.session.result import Piece
 from spec_local.session.structured import Structure
-from spec_local.session.template import Message
 from spec_local.session.text_stream import TextStream
 from spec_local.speculation.sequence import Sequence
 
-Prompt = str | Many[Message]
+Prompt = str | Many[Mapping[str, object]]
 
 
 @dataclass(frozen=True, slots=True)

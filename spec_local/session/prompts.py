@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from spec_local.errors import TemplateError, UsageError
 from spec_local.llama.model import Model
+from spec_local.session.families import TAGS
 from spec_local.session.generation import Request
-from spec_local.session.template import ChatTemplate, Message
+from spec_local.session.messages import Message, normalise
+from spec_local.session.shield import Markers, Stretch
+from spec_local.session.template import ChatTemplate
 
 
 class Prompts:
@@ -36,12 +40,16 @@ class Prompts:
                 raise TemplateError(f"The chat template {origin} cannot be read: {error}.") from error
         bos, eos = (vocabulary.text([i], special=True) if i >= 0 else "" for i in (vocabulary.bos, vocabulary.eos))
         try:
-            return ChatTemplate(source, bos, eos, name)
+            return ChatTemplate(source, bos, eos, name, self._markers(source or ""))
         except TemplateError as error:
             if origin is not None:
                 raise
             self.broken = error
             return None
+
+    def _markers(self, source: str) -> Markers:
+        control, defined = self._vocabulary.marked
+        return Markers(control, [text for text in defined if text.strip() and (text in source or text in TAGS)])
 
     def tokenize(self, request: Request) -> tuple[list[int], list[str]]:
         """Token ids of a request's whole prompt, and notices about how they came about.
@@ -60,9 +68,18 @@ class Prompts:
         if self._template is None:
             assert self.broken is not None
             raise self.broken
-        text, notice = self._template.render(messages)
-        notices = [n for n in (self._template.notice, notice) if n]
-        return self._vocabulary.tokenize(text, parse_special=True), notices
+        rendered = self._template.render(messages)
+        notices = [n for n in (self._template.notice, rendered.notice) if n]
+        return self._ids(rendered.stretches), notices
+
+    def _ids(self, stretches: Sequence[Stretch]) -> list[int]:
+        """Token ids of a prompt: what the template wrote with its control tokens, what content says without."""
+        tokens: list[int] = []
+        for i, stretch in enumerate(stretches):
+            read = self._vocabulary.tokenize_inside if stretch.joined else self._vocabulary.tokenize
+            how = {} if stretch.joined else {"add_special": i == 0}
+            tokens += read(stretch.text, parse_special=stretch.special, **how)
+        return tokens
 
 
 def _messages(request: Request) -> list[Message]:
@@ -72,5 +89,5 @@ def _messages(request: Request) -> list[Message]:
         if not asked:
             return []
     else:
-        asked = list(request.prompt)
+        asked = normalise(request.prompt)
     return [*([Message(role="system", content=request.system)] if request.system else []), *asked]
