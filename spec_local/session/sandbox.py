@@ -31,7 +31,22 @@ MOST_SECONDS = 2.0
 _MOST_SIZE = 100_000
 """Largest number that may be given to one of `_SIZED`."""
 _MOST_BITS = 4096
-_SIZED = frozenset(["center", "ljust", "rjust", "zfill", "expandtabs", "indent", "batch", "slice", "truncate", "wordwrap", "tojson", "round"])
+_SIZED = frozenset(
+    [
+        "center",
+        "ljust",
+        "rjust",
+        "zfill",
+        "expandtabs",
+        "indent",
+        "batch",
+        "slice",
+        "truncate",
+        "wordwrap",
+        "tojson",
+        "round",
+    ]
+)
 """Functions and filters to which a number says how long their result is."""
 _FORMATS = frozenset(("format", "format_map", "strftime_now", "strftime"))
 """Those whose first text is a format string. A width may stand in it, or be one of the values (`%*d`, `{:{}}`)."""

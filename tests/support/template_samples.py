@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """How the chat templates of today's models behave, written down: small templates of our own that do what the published
 ones do in the things that matter here (roles, markers, switches, tools), with the reply forms of their models.
 """
