@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence as Many
 from dataclasses import dataclass, field
 
 from spec_local.sampling.params import Sampling
+from spec_local.session.reply_options import ReplyOptions
 from spec_local.session.result import Piece
 from spec_local.session.structured import Structure
 from spec_local.session.text_stream import TextStream
@@ -30,6 +31,8 @@ class Request:
     """False: plain decoding."""
     structure: Structure | None = None
     """A schema or grammar the answer follows."""
+    reply: ReplyOptions = field(default_factory=ReplyOptions)
+    """Thinking, tools, and what the template is told."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,6 +51,8 @@ class Generation:
     started: float = field(default_factory=time.perf_counter)
     _taken: int = 0
     """Emitted tokens already handed out in pieces."""
+    _called: int = 0
+    """Calls of tools already handed out."""
 
     @property
     def finished(self) -> bool:
@@ -63,7 +68,10 @@ class Generation:
         if self.finished:
             self.stream.finish()
         rounds = self.sequence.rounds
-        return Piece(self.stream.take(), tuple(tokens), rounds[-1] if rounds and tokens else None)
+        last = rounds[-1] if rounds and tokens else None
+        calls = tuple(self.stream.calls[self._called :])
+        self._called += len(calls)
+        return Piece(self.stream.take(), tuple(tokens), last, self.stream.take_thinking(), calls)
 
 
 Progress = Callable[[int, int], None]

@@ -7,6 +7,7 @@ from typing import Any
 
 from spec_local.llama.vocabulary import Vocabulary
 from spec_local.sampling.logprobs import TokenLogprob
+from spec_local.session.calls import ToolCall
 from spec_local.speculation.round import Round
 from spec_local.speculation.sequence import Finish, Limit
 from spec_local.speculation.statistics import Statistics, summarise
@@ -22,6 +23,10 @@ class Piece:
     """The ids behind the round; the first `round.accepted` of them came from the draft."""
     round: Round | None
     """The record of the round; None for text released at the end."""
+    thinking: str = ""
+    """What was thought; it comes before the answer."""
+    calls: tuple[ToolCall, ...] = ()
+    """Calls of tools that are complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,12 @@ class Result:
     """Every sampling value with its origin: {name: {"value", "origin"}}."""
     model: dict[str, Any]
     notices: tuple[str, ...] = ()
+    reasoning: str = ""
+    """What was thought before the answer."""
+    reasoning_tokens: int = 0
+    """Tokens of it, the tags around it included."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Tools that are to be called."""
     logprobs: tuple[dict[str, Any], ...] | None = None
     """One entry per token where they were asked for, as `spell` makes them."""
     statistics: Statistics = field(init=False)
@@ -84,6 +95,8 @@ class Result:
         keep += ("per_position", "plain_tokens_per_s_estimate", "speedup_estimate")
         return {
             "text": self.text,
+            "reasoning": self.reasoning,
+            "tool_calls": [call.as_dict() for call in self.tool_calls],
             "token_ids": list(self.token_ids),
             "finish_reason": self.finish_reason,
             "limit": self.limit,
@@ -92,6 +105,7 @@ class Result:
                 "prompt_tokens": self.prompt_tokens,
                 "cached_tokens": self.cached_tokens,
                 "completion_tokens": len(self.token_ids),
+                "reasoning_tokens": self.reasoning_tokens,
             },
             "timings": {
                 "load_s": self.timings.load_s,
