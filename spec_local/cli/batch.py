@@ -7,6 +7,7 @@ import json
 import sys
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from spec_local.cli.exit_codes import ExitCode
@@ -72,9 +73,10 @@ def run(arguments: Any, settings: Mapping[str, Setting]) -> int:
     from spec_local.batch.output import OutputFile
     from spec_local.batch.source import Source
     from spec_local.cli.interrupt import Interrupt
-    from spec_local.cli.loading import engine_options, load_engine, sampling, structure
+    from spec_local.cli.loading import engine_options, load_engine, reply, sampling, structure
 
     options, wanted, shape = _options(arguments), sampling(settings), structure(settings)
+    answers = reply(settings)
     source = Source(arguments.input)
     destination = arguments.output or "-"
     _check_files(source, destination, arguments.summary)
@@ -93,7 +95,7 @@ def run(arguments: Any, settings: Mapping[str, Setting]) -> int:
         with engine:
             from spec_local.batch.job import Job
 
-            recipe = _recipe(arguments, engine, wanted, shape)
+            recipe = replace(_recipe(arguments, engine, wanted, shape), reply=answers)
             concurrency = _concurrency(arguments.parallel, slots)
             job = Job(engine, slots, recipe, source, output, options, concurrency)
             try:
