@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from spec_local.sampling.params import Sampling
     from spec_local.session.generation import Progress, Prompt, Request
     from spec_local.session.options import EngineOptions
+    from spec_local.session.reply_options import ReplyOptions
     from spec_local.session.result import Piece, Result
     from spec_local.session.store import AnswerWriter
 
@@ -72,6 +73,7 @@ class ChatEngine(Protocol):
         system: str | None = None,
         raw: bool = False,
         speculate: bool = True,
+        reply: ReplyOptions | None = None,
         on_prefill: Progress | None = None,
     ) -> AnswerStream: ...
     def cancel(self) -> None: ...
@@ -110,6 +112,7 @@ class Answer(Job):
     sampling: Sampling
     speculate: bool
     writer: AnswerWriter | None
+    reply: ReplyOptions
     first: int = 0
     """Turns that earlier prompts dropped."""
 
@@ -325,7 +328,7 @@ class EngineThread:
         from spec_local.session.generation import Request
 
         def count(turns: Turns) -> int:
-            return len(engine.tokenize(Request(turns, system=job.system or None))[0])
+            return len(engine.tokenize(Request(turns, system=job.system or None, reply=job.reply))[0])
 
         def on_prefill(done: int, total: int) -> None:
             if job.cancelled.is_set():
@@ -339,6 +342,7 @@ class EngineThread:
             sampling=job.sampling,
             system=job.system or None,
             speculate=job.speculate,
+            reply=job.reply,
             on_prefill=on_prefill,
         )
         self._post(events.Started(job.key, window.tokens, window.first, stream.notices))

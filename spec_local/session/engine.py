@@ -257,7 +257,7 @@ class Engine:
             seed=generation.seed,
             prompt_tokens=sequence.prompt_length,
             cached_tokens=generation.cached_tokens,
-            timings=Timings(self._loaded.load_s, generation.prefill_s, generation.ttft_s),
+            timings=Timings(self._loaded.load_s, generation.prefill_s, generation.ttft_s, generation.thinking_s),
             rounds=tuple(sequence.rounds),
             speculation_state=state,
             speculation_reason=reason,

@@ -48,9 +48,13 @@ class Generation:
     cached_tokens: int = 0
     prefill_s: float = 0.0
     ttft_s: float | None = None
+    thinking_s: float | None = None
+    """From the first token to the end of thinking."""
     started: float = field(default_factory=time.perf_counter)
     _taken: int = 0
     """Emitted tokens already handed out in pieces."""
+    _thought: int = 0
+    """Tokens of thinking already handed out."""
     _called: int = 0
     """Calls of tools already handed out."""
 
@@ -68,10 +72,14 @@ class Generation:
         if self.finished:
             self.stream.finish()
         rounds = self.sequence.rounds
+        thought = self.stream.thinking_tokens - self._thought
+        self._thought += thought
+        if thought and self.ttft_s is not None:
+            self.thinking_s = time.perf_counter() - self.started - self.ttft_s
         last = rounds[-1] if rounds and tokens else None
         calls = tuple(self.stream.calls[self._called :])
         self._called += len(calls)
-        return Piece(self.stream.take(), tuple(tokens), last, self.stream.take_thinking(), calls)
+        return Piece(self.stream.take(), tuple(tokens), last, self.stream.take_thinking(), calls, thought)
 
 
 Progress = Callable[[int, int], None]

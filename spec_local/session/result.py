@@ -27,6 +27,8 @@ class Piece:
     """What was thought; it comes before the answer."""
     calls: tuple[ToolCall, ...] = ()
     """Calls of tools that are complete."""
+    thinking_tokens: int = 0
+    """How many of `tokens`, the first ones, belong to what was thought."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class Timings:
     """Bringing the prompt into the caches."""
     ttft_s: float | None
     """From the request to the first token; None where none came."""
+    thinking_s: float | None = None
+    """From the first token to the end of thinking; None where nothing was thought."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,7 @@ class Result:
                 "load_s": self.timings.load_s,
                 "prefill_s": self.timings.prefill_s,
                 "ttft_s": self.timings.ttft_s,
+                "thinking_s": self.timings.thinking_s,
                 "decode_s": self.statistics.decode_s,
                 "decode_tokens_per_s": self.statistics.tokens_per_s,
                 "draft_s": self.statistics.draft_s,
