@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spec_local.environment import variable
+from spec_local.models_manifest.gguf_format import read_first_keys
+from spec_local.models_manifest.kinds import no_model
 from spec_local.models_manifest.splits import split_number
 from spec_local.paths import models_folder
 
@@ -36,14 +38,15 @@ class FoundFile:
 
 
 def find_files() -> list[FoundFile]:
-    """All GGUF files in the model folders of spec-local and of other programs, by origin and name."""
+    """All models in the model folders of spec-local and of other programs, by origin and name."""
     seen: set[Path] = set()
     files = []
     for file in (*_stored(), *_hub(), *_llama_cpp(), *_lm_studio(), *_ollama()):
         real = file.path.resolve()
         if real not in seen:
             seen.add(real)
-            files.append(file)
+            if not no_model(read_first_keys(file.path), split_number(file.path) is not None):
+                files.append(file)
     return files
 
 
@@ -102,10 +105,10 @@ def _ollama() -> Iterator[FoundFile]:
 
 
 def _tree(folder: Path, origin: str) -> Iterator[FoundFile]:
-    """GGUF files below `folder`, named by their path in it; later files of a split and image projectors left out."""
+    """GGUF files below `folder`, named by their path in it; later files of a split are left out."""
     for path in _walk(folder):
         name = path.name.lower()
-        if not name.endswith(".gguf") or name.startswith("mmproj") or (split_number(path) or 1) > 1:
+        if not name.endswith(".gguf") or (split_number(path) or 1) > 1:
             continue
         try:
             size = path.stat().st_size

@@ -14,8 +14,9 @@ from pathlib import Path
 from spec_local.errors import ModelError
 from spec_local.models_manifest.facts import Facts
 from spec_local.models_manifest.gguf_format import Array, Container, Tensor, read_container
+from spec_local.models_manifest.kinds import require_model
 from spec_local.models_manifest.layers import Layers, read_layers
-from spec_local.models_manifest.splits import split_files
+from spec_local.models_manifest.splits import split_files, split_number
 from spec_local.models_manifest.tokenizer import Tokenizer, read_tokenizer
 
 _FILE_TYPES = {
@@ -83,6 +84,7 @@ def read_header(path: Path | str) -> Header:
     given = Path(path).expanduser()
     files = split_files(given)
     first, *others = [read_container(file) for file in files]
+    require_model(first.path, first.metadata, split_number(first.path) is not None)
     _check_split(first, others)
     facts = Facts(first)
     tensors = tuple(tensor for container in (first, *others) for tensor in container.tensors)

@@ -39,9 +39,10 @@ from spec_local.ui.turn_view import TurnView
 if TYPE_CHECKING:
     from spec_local.sampling.params import Sampling
     from spec_local.session.options import EngineOptions
+    from spec_local.session.reply_options import ReplyOptions
     from spec_local.session.store import Store
 
-Prepare = Callable[[], "tuple[EngineOptions, Sampling]"]
+Prepare = Callable[[], "tuple[EngineOptions, Sampling, ReplyOptions]"]
 
 
 class FromEngine(Message):
@@ -128,7 +129,7 @@ class ChatApp(App[int]):
 
     async def _begin(self) -> None:
         try:
-            self.options, self.dialogue.base = await asyncio.to_thread(self._prepare)
+            self.options, self.dialogue.base, self.dialogue.base_reply = await asyncio.to_thread(self._prepare)
         except SpecLocalError as error:
             self.failure = error
             self.exit()
@@ -286,7 +287,7 @@ class ChatApp(App[int]):
             self.flash(error.message)
 
     def action_unfold(self) -> None:
-        """Show all of a long message."""
+        """Show all of a long message, and what was thought before an answer; or fold it again."""
         if isinstance(self.focused, TurnView):
             self.focused.unfolded = not self.focused.unfolded
             self.focused.changed()

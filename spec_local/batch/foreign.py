@@ -21,17 +21,13 @@ ALIASES = {
 """Another name → ours."""
 
 _ONE = "one line gets one answer"
-_TOOLS = "the model is not told of any tools"
+_TOOLS = "tools and tool_choice say it"
 UNUSED = {
     "n": _ONE,
     "best_of": _ONE,
-    "tools": _TOOLS,
-    "tool_choice": _TOOLS,
-    "parallel_tool_calls": _TOOLS,
+    "parallel_tool_calls": "the model decides how many calls it writes",
     "functions": _TOOLS,
     "function_call": _TOOLS,
-    "chat_template_kwargs": "the chat template gets none",
-    "reasoning_effort": "the chat template gets none",
     "model": "the model that was loaded answers",
     "modalities": "answers are text",
     "audio": "answers are text",

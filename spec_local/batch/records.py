@@ -18,13 +18,16 @@ from spec_local.batch.failures import Failure, ItemError
 from spec_local.batch.foreign import own_fields
 from spec_local.batch.lines import Line, read_lines
 from spec_local.batch.prompt_template import PromptTemplate
+from spec_local.errors import UsageError
 from spec_local.sampling.params import Sampling
+from spec_local.session.messages import Message, MessageError, normalise
 from spec_local.session.options import first_problem
-from spec_local.session.template import Message
+from spec_local.session.reply_options import ReplyOptions
 
 InputFormat = Literal["jsonl", "text", "csv"]
 Id = str | int | None
-_KNOWN = frozenset({"id", "prompt", "messages", "system", "json_schema", "grammar", *Sampling.model_fields})
+_REPLY = ("chat_template_kwargs", "reasoning_effort", *ReplyOptions.model_fields)
+_KNOWN = frozenset({"id", "prompt", "messages", "system", "json_schema", "grammar", *_REPLY, *Sampling.model_fields})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ class Item:
     """Sampling parameters the line sets, of the right types and ranges."""
     json_schema: Mapping[str, Any] | bool | None = None
     grammar: str | None = None
+    reply: Mapping[str, Any] = field(default_factory=dict)
+    """What the line sets of `ReplyOptions`."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """The line as it was read, for `--echo-input`."""
     unknown: tuple[str, ...] = ()
@@ -145,9 +150,27 @@ def _item(line: Line, given: dict[str, Any], layout: Layout) -> Item:
         _sampling({name: fields[name] for name in fields if name in Sampling.model_fields}),
         schema,
         grammar,
+        _reply(fields),
         given,
         tuple(name for name in fields if name not in _KNOWN and name not in used),
     )
+
+
+def _reply(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Thinking, tools and the template's variables, under OpenAI's names and those of servers like this one."""
+    found = {name: fields[name] for name in ReplyOptions.model_fields if fields.get(name) is not None}
+    arguments = fields.get("chat_template_kwargs")
+    if arguments is not None:
+        if not isinstance(arguments, dict):
+            raise _wrong("chat_template_kwargs", arguments, "an object")
+        found["template_args"] = {**found.get("template_args", {}), **arguments}
+    if isinstance(effort := fields.get("reasoning_effort"), str):
+        found["template_args"] = {"reasoning_effort": effort, **found.get("template_args", {})}
+    try:
+        ReplyOptions.parse(found)
+    except UsageError as error:
+        raise ItemError(Failure.INVALID_REPLY, error.message, error.hint) from None
+    return found
 
 
 def _prompt(fields: Mapping[str, Any], layout: Layout) -> str | tuple[Message, ...]:
@@ -171,14 +194,10 @@ def _prompt(fields: Mapping[str, Any], layout: Layout) -> str | tuple[Message, .
 def _messages(value: Any) -> tuple[Message, ...]:
     if not isinstance(value, list):
         raise _wrong("messages", value, "a list of objects with role and content")
-    messages = []
-    for i, message in enumerate(value):
-        if not isinstance(message, dict):
-            raise _wrong(f"messages[{i}]", message, "an object with role and content")
-        for name in ("role", "content"):
-            if not isinstance(message.get(name), str):
-                raise _wrong(f"messages[{i}].{name}", message.get(name), "a text")
-        messages.append(Message(role=message["role"], content=message["content"]))
+    try:
+        messages = normalise(value)
+    except MessageError as error:
+        raise ItemError(Failure.WRONG_TYPE, error.message, error.hint) from None
     if not any(message["content"].strip() for message in messages):
         raise ItemError(Failure.EMPTY_PROMPT, "The messages hold no text.")
     return tuple(messages)

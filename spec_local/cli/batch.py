@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from spec_local.cli.exit_codes import ExitCode
@@ -91,9 +92,10 @@ def run(arguments: Any, settings: Mapping[str, Setting]) -> int:
     from spec_local.batch.output import OutputFile
     from spec_local.batch.source import Source
     from spec_local.cli.interrupt import Interrupt
-    from spec_local.cli.loading import engine_options, load_engine, sampling, structure
+    from spec_local.cli.loading import engine_options, load_engine, reply, sampling, structure
 
     options, wanted, shape = _options(arguments), sampling(settings), structure(settings)
+    answers = reply(settings)
     source = Source(arguments.input)
     source.check(options.layout)
     destination = arguments.output or "-"
@@ -113,7 +115,7 @@ def run(arguments: Any, settings: Mapping[str, Setting]) -> int:
         with engine:
             from spec_local.batch.job import Job
 
-            recipe = _recipe(arguments, engine, wanted, shape)
+            recipe = replace(_recipe(arguments, engine, wanted, shape), reply=answers)
             concurrency = _concurrency(arguments.parallel, slots)
             job = Job(engine, slots, recipe, source, output, options, concurrency)
             try:
@@ -243,7 +245,7 @@ def _recipe(arguments: Any, engine: Engine, wanted: Sampling, shape: Structure |
         model["chat_template"] = read_text_file(options.chat_template)
     if not RULES[options.acceptance].reproducible:
         model |= {"acceptance": options.acceptance, "draft": facts["draft"], "draft_length": options.draft_length}
-    return Recipe(wanted, arguments.system, arguments.raw, shape, model)
+    return Recipe(wanted, arguments.system, arguments.raw, shape, model=model)
 
 
 def _account(job: Job, engine: Engine, arguments: Any) -> None:

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     chat.add_argument(
         "--system", metavar="TEXT", help="system message of new conversations; '' for none, the template's own included"
     )
-    add_options(parser, ("models", "device", "speculation", "sampling", "comparison"))
+    add_options(parser, ("models", "device", "speculation", "sampling", "reply", "comparison"))
 
 
 def run(arguments: Any) -> int:
@@ -47,9 +47,9 @@ def run(arguments: Any) -> int:
 
     def prepare() -> Any:
         # Not before the first paint: what these import takes longer than the screen does.
-        from spec_local.cli.loading import engine_options, sampling
+        from spec_local.cli.loading import engine_options, reply, sampling
 
-        return engine_options(settings), sampling(settings)
+        return engine_options(settings), sampling(settings), reply(settings)
 
     with first_frame("" if arguments.go_on else UNTITLED) as take:
         try:

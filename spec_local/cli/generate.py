@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--json", action="store_true", help="print one JSON object with text, timings and statistics")
     output.add_argument("--stats", action="store_true", help="memory, sampling and a last line of statistics on stderr")
     batch.add_arguments(parser)
-    add_options(parser, ("models", "fetching", "device", "speculation", "sampling", "structure", "comparison"))
+    add_options(parser, ("models", "fetching", "device", "speculation", "sampling", "reply", "structure", "comparison"))
 
 
 def run(arguments: Any) -> int:
@@ -61,10 +61,10 @@ def run(arguments: Any) -> int:
     prompt = read_prompt(arguments)
     # Checked before a model is loaded: a typing error should not cost a minute.
     from spec_local.cli.interrupt import Interrupt
-    from spec_local.cli.loading import engine_options, load_engine, sampling, structure
+    from spec_local.cli.loading import engine_options, load_engine, reply, sampling, structure
 
     engine_options(settings)
-    wanted, shape = sampling(settings), structure(settings)
+    wanted, shape, options = sampling(settings), structure(settings), reply(settings)
     output = TextOutput(arguments.output)
     answered = False
     with Interrupt() as interrupt:
@@ -76,7 +76,13 @@ def run(arguments: Any) -> int:
             raise
         try:
             interrupt.on_first = engine.cancel
-            stream = engine.stream(prompt, sampling=wanted, system=arguments.system, raw=arguments.raw, structure=shape)
+            how: dict[str, Any] = {
+                "system": arguments.system,
+                "raw": arguments.raw,
+                "structure": shape,
+                "reply": options,
+            }
+            stream = engine.stream(prompt, sampling=wanted, **how)
             for notice in (*stream.notices, *(_facts(engine, wanted) if arguments.stats else ())):
                 print(f"note: {harmless(notice)}", file=sys.stderr)
             if interrupt.seen:

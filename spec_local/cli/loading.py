@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from spec_local.sampling.params import Sampling
     from spec_local.session.engine import Engine
     from spec_local.session.options import EngineOptions
+    from spec_local.session.reply_options import ReplyOptions
     from spec_local.session.structured import Structure
 
 
@@ -35,6 +36,14 @@ def sampling(settings: Mapping[str, Setting]) -> Sampling:
 
     with _naming_origins(settings):
         return Sampling.parse(values_of(settings, Sampling.model_fields))
+
+
+def reply(settings: Mapping[str, Setting]) -> ReplyOptions:
+    """The part of the settings about thinking and templates, checked."""
+    from spec_local.session.reply_options import ReplyOptions
+
+    with _naming_origins(settings):
+        return ReplyOptions.parse(values_of(settings, ReplyOptions.model_fields))
 
 
 @contextmanager

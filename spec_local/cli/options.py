@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +22,7 @@ from spec_local.paths import config_file
 from spec_local.text_files import read_text_file
 from spec_local.words import unescaped
 
-Group = Literal["models", "fetching", "device", "speculation", "sampling", "structure", "comparison"]
+Group = Literal["models", "fetching", "device", "speculation", "sampling", "reply", "structure", "comparison"]
 ENVIRONMENT_PREFIX = "SPEC_LOCAL_"
 
 
@@ -69,6 +70,17 @@ def _bias(text: str) -> tuple[int, float]:
 
 def _text(text: str) -> str:
     return text
+
+
+def _argument(text: str) -> tuple[str, Any]:
+    """NAME=JSON; a value that is no JSON is a text."""
+    name, sign, value = text.partition("=")
+    if not sign or not name.strip().isidentifier():
+        raise ValueError(text)
+    try:
+        return name.strip(), json.loads(value)
+    except (ValueError, RecursionError):
+        return name.strip(), value
 
 
 def _flag(text: str) -> bool:
@@ -161,6 +173,17 @@ OPTIONS: tuple[Option, ...] = (
     Option("min_tokens", "sampling", int, "no end before this many tokens", metavar="N", default="0"),
     Option("logprobs", "sampling", int, "log-probabilities of each token and its N likeliest rivals", metavar="N"),
     Option("stop", "sampling", _text, r"text that ends the answer; \n \t \\ \u2028 as such", metavar="TEXT", many=True),
+    Option("thinking", "reply", str, "think before the answer", choices=("auto", "on", "off"), default="auto"),
+    Option("thinking_budget", "reply", int, "most tokens of thinking", metavar="N", default="no limit"),
+    Option(
+        "template_args",
+        "reply",
+        _argument,
+        "a variable of the chat template, as reasoning_effort=high",
+        ("--template-arg",),
+        "NAME=JSON",
+        many=True,
+    ),
     Option("json_schema", "structure", str, "the answer is JSON that follows this schema", metavar="FILE"),
     Option("grammar", "structure", str, "the answer follows this GBNF grammar", metavar="FILE"),
 )
@@ -171,6 +194,7 @@ _TITLES: dict[Group, str] = {
     "device": "context and devices",
     "speculation": "speculation",
     "sampling": "sampling (default: what the model recommends, else as shown)",
+    "reply": "thinking and templates",
     "structure": "structured answers",
     "comparison": "comparison",
 }
@@ -260,7 +284,7 @@ def _read(option: Option, raw: Any, label: str) -> Any:
     if option.many:
         items = raw if isinstance(raw, list) else [raw]
         values = [_read_one(option, item, label) for item in items]
-        return dict(values) if option.parse is _bias else tuple(values)
+        return dict(values) if option.parse in (_bias, _argument) else tuple(values)
     return _read_one(option, raw, label)
 
 
@@ -271,7 +295,7 @@ def _read_one(option: Option, raw: Any, label: str) -> Any:
         value = option.parse(str(raw))
     except ValueError:
         wanted = {int: "a whole number", float: "a number", _bias: "TOKEN=BIAS, two numbers", _flag: "on or off"}
-        wanted |= {_length: "auto or a whole number", _layers: "auto, all or a whole number"}
+        wanted |= {_argument: "NAME=JSON", _length: "auto or a whole number", _layers: "auto, all or a whole number"}
         raise UsageError(
             f"{label} cannot be {str(raw)!r}: it takes {wanted.get(option.parse, option.metavar)}."
         ) from None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from spec_local.session.template import Message
+from spec_local.session.messages import Message
 
 _PROBE = "system message, to be found again"
 

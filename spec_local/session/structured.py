@@ -19,7 +19,7 @@ from spec_local.errors import NoTokenError, UsageError
 from spec_local.llama.vocabulary import Vocabulary
 from spec_local.sampling.constraint import Constraint, Mask
 
-_WHITESPACE = r"( |\n[ \t]{0,20})?"
+WHITESPACE = r"( |\n[ \t]{0,20})?"
 """Whitespace between JSON tokens: enough for any layout, and no room to go on with nothing but spaces for ever."""
 _MOST_COMPILED = 64
 
@@ -34,9 +34,9 @@ class ConstraintError(NoTokenError):
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """A checked schema or grammar. Made by `json_schema` and `gbnf`."""
+    """A checked schema or grammar. Made by `json_schema`, `gbnf` and `lark`."""
 
-    kind: Literal["json_schema", "gbnf"]
+    kind: Literal["json_schema", "gbnf", "lark"]
     text: str
     """As it was given."""
     compiled: str
@@ -68,7 +68,7 @@ def json_schema(schema: str | Mapping[str, Any] | bool, origin: str = "The JSON 
     text = json.dumps(value, ensure_ascii=False)
     try:
         compiled = LLMatcher.grammar_from_json_schema(
-            text if value is not True else "{}", overrides={"whitespace_pattern": _WHITESPACE}
+            text if value is not True else "{}", overrides={"whitespace_pattern": WHITESPACE}
         )
     except ValueError as error:
         raise GrammarError(f"{origin} cannot be compiled: {_sentence(error)}") from None
@@ -102,6 +102,20 @@ def gbnf(grammar: str, origin: str = "The grammar") -> Structure:
         raise GrammarError(f"{origin} cannot be compiled: {_sentence(error)}") from None
     _check(checked, origin)
     return Structure("gbnf", grammar, lark, tokens)
+
+
+def lark(grammar: str, origin: str = "The grammar") -> Structure:
+    """A structure from a grammar in llguidance's own notation, in which special tokens can be named.
+
+    Raises:
+        GrammarError: It cannot be compiled.
+    """
+    from llguidance import LLMatcher
+
+    try:
+        return Structure("lark", grammar, LLMatcher.grammar_from_lark(grammar))
+    except ValueError as error:
+        raise GrammarError(f"{origin} cannot be compiled: {_sentence(error)}") from None
 
 
 class Structures:
@@ -211,7 +225,9 @@ def _tokenizer(vocabulary: Vocabulary) -> Any:
 
     spelling = Spelling()
     spelling.tokens = [vocabulary.piece(token) for token in range(vocabulary.size)]
-    spelling.special_token_ids = [token for token, piece in enumerate(spelling.tokens) if not piece]
+    # Tokens that the model's makers defined, such as <tool_call>, say something to it even in the middle of a text.
+    defined = {token for text, token in vocabulary.marked[1].items() if text.strip()}
+    spelling.special_token_ids = [token for token, piece in enumerate(spelling.tokens) if not piece or token in defined]
     for token in spelling.special_token_ids:
         spelling.tokens[token] = vocabulary.piece(token, special=True)
     ends = sorted(vocabulary.end_ids)

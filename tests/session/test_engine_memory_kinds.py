@@ -16,8 +16,8 @@ from tiny_gguf import write_convolutional, write_experts, write_hybrid, write_re
 from spec_local.errors import UsageError
 from spec_local.language_model import Memory, MemoryKind
 from spec_local.session.engine import Engine, load
+from spec_local.session.messages import Message
 from spec_local.session.options import EngineOptions
-from spec_local.session.template import Message
 
 FILES: dict[str, Callable[..., Path]] = {
     "recurrent": write_recurrent,

@@ -9,7 +9,8 @@ from tiny_engines import Load, drawn
 from tiny_gguf import TEMPLATE, write_transformer
 
 from spec_local.session.generation import Request
-from spec_local.session.template import ChatTemplate, Message
+from spec_local.session.messages import Message
+from spec_local.session.template import ChatTemplate
 
 OWN = (
     "{% if messages[0].role == 'system' %}<|im_start|>system\n{{ messages[0].content }}<|im_end|>\n"
@@ -55,6 +56,6 @@ def test_an_empty_system_message_is_none(open_engine: Load, tiny_folder: Path, c
 @pytest.mark.parametrize("case", CASES)
 def test_a_system_message_that_was_not_asked_for_is_the_templates(case: str) -> None:
     template, _, _ = CASES[case]
-    text, notice = ChatTemplate(template).render([Message(role="user", content="Hi")])
-    assert ("You are helpful" in text) == (template in (OWN, ALWAYS))
-    assert not notice
+    rendered = ChatTemplate(template).render([Message(role="user", content="Hi")])
+    assert ("You are helpful" in rendered.text) == (template in (OWN, ALWAYS))
+    assert not rendered.notice

@@ -94,8 +94,8 @@ def _decode(path: Path, kernels: Taken) -> list[float]:
     """Logits of the last of a few tokens of a model."""
     from spec_local.language_model import Chunk
     from spec_local.llama.context import Context
-    from spec_local.llama.model_context import ContextOptions
     from spec_local.llama.model import Model, Offload
+    from spec_local.llama.model_context import ContextOptions
 
     model = Model(path, Offload(devices=("none",), repack=False))
     context = Context(model, ContextOptions(n_ctx=64, n_batch=32, kernels=kernels))
