@@ -1,26 +1,28 @@
 """Whether a draft can draft for a target, decided from both headers before anything is loaded.
 
-A draft proposes token ids. That is right exactly where an id means the same text in both vocabularies; so the
-vocabularies are compared entry by entry. What changes neither the meaning of an id nor how text becomes ids is
-allowed to differ and noted: padding at the end, unused entries, BOS and EOS ids that are never added.
+A draft proposes tokens that the target has too. The vocabularies are compared entry by entry. Where every id that both
+use means the same text, ids pass as they are; what changes neither the meaning of an id nor how text becomes ids is
+allowed to differ then, and noted: padding at the end, unused entries, BOS and EOS ids that are never added. Else the
+tokens that both have are found by their bytes, and the pair fits if they are a useful share (`shared_vocabulary`).
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from spec_local.errors import PairError
 from spec_local.models_manifest.gguf_header import Header
-from spec_local.models_manifest.tokenizer import BYTE, CONTROL, UNUSED, USER_DEFINED, Tokenizer
-
-_PADDING = re.compile(rb"\[PAD\d*\]|<pad>|<\|?unused[_-]?\d*\|?>|<\|reserved(_special)?_token_\d+\|>")
-"""Texts under which converters and makers keep places nobody uses."""
+from spec_local.models_manifest.shared_vocabulary import (
+    USEFUL,
+    SharedVocabulary,
+    comparable,
+    share_ids,
+    share_text,
+)
+from spec_local.models_manifest.tokenizer import BYTE, CONTROL, USER_DEFINED, Tokenizer, is_unused
 
 _SAMPLE = 3
-_MOST_SPECIAL = 128
-"""Special tokens the target may have behind the draft's last one; llama.cpp allows sizes to differ by as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class Difference:
 
     id: int
     target_text: str
-    """What the target means by it; for an id it does not have, "nothing"."""
+    """What the target means by it."""
     draft_text: str
 
 
@@ -45,7 +47,9 @@ class PairReport:
     """Entries of the target's vocabulary."""
     draft_vocab: int
     common: int
-    """Ids below this one are compared and may be proposed; a text with others in it cannot be fed to the draft."""
+    """Ids below this one exist in both."""
+    shared: SharedVocabulary | None
+    """What they have in common; None where that cannot be said: a file has no vocabulary, or one of another type."""
     first_difference: Difference | None
     reason: str
     """Why not, as one sentence; empty where `ok`."""
@@ -55,11 +59,19 @@ class PairReport:
     """What differs without harm, a sentence each."""
 
     @property
+    def other_vocabulary(self) -> str:
+        """A sentence for a pair that fits although its ids mean different text; else empty."""
+        if not self.ok or self.shared is None or self.shared.same_ids:
+            return ""
+        return f"The draft has another vocabulary: it shares {self.shared.figures}, and proposes only those."
+
+    @property
     def message(self) -> str:
         """The whole outcome as text: both files, both sizes, the reason and the first difference, or the notes."""
         sizes = f"{self.draft.name} ({self.draft_vocab} tokens)", f"{self.target.name} ({self.target_vocab} tokens)"
         if self.ok:
-            return " ".join([f"{sizes[0]} can draft for {sizes[1]}.", *self.notes])
+            fits = f"{sizes[0]} can draft for {sizes[1]}."
+            return " ".join(filter(None, (fits, self.other_vocabulary, *self.notes)))
         text = f"{sizes[0]} cannot draft for {sizes[1]}: {self.reason}"
         if self.first_difference:
             at = self.first_difference
@@ -75,20 +87,22 @@ def check_pair(target: Header, draft: Header) -> PairReport:
         mismatch; see `require_pair`.
     """
     ours, theirs = target.tokenizer, draft.tokenizer
-    common = min(ours.n_vocab, theirs.n_vocab)
-    comparison = _compare(ours, theirs, common)
-    reason, hint = _refusal(ours, theirs, comparison)
+    comparison = _compare(ours, theirs)
+    shared = _shared(ours, theirs, comparison)
+    reason, hint = _refusal(ours, theirs, comparison, shared)
+    same_ids = shared is not None and shared.same_ids
     return PairReport(
         ok=not reason,
         target=target.path,
         draft=draft.path,
         target_vocab=ours.n_vocab,
         draft_vocab=theirs.n_vocab,
-        common=common,
+        common=min(ours.n_vocab, theirs.n_vocab),
+        shared=shared,
         first_difference=comparison.difference if reason else None,
         reason=reason,
         hint=hint,
-        notes=() if reason else (*comparison.notes, *_harmless(target, draft)),
+        notes=() if reason else (*(comparison.notes if same_ids else ()), *_harmless(target, draft, same_ids)),
     )
 
 
@@ -109,15 +123,15 @@ class _Comparison:
     """What comparing the entries brought to light."""
 
     difference: Difference | None
-    real_tail: str
-    """Non-empty where the target has real tokens behind the draft's last: which."""
     different: int
     """How many ids mean different things."""
     notes: list[str]
+    """On what differs where no id means different things."""
 
 
-def _compare(ours: Tokenizer, theirs: Tokenizer, common: int) -> _Comparison:
-    found = _Comparison(None, "", 0, [])
+def _compare(ours: Tokenizer, theirs: Tokenizer) -> _Comparison:
+    found = _Comparison(None, 0, [])
+    common = min(ours.n_vocab, theirs.n_vocab)
     if ours.texts is None or theirs.texts is None:
         return found
     same_texts = ours.texts.raw == theirs.texts.raw
@@ -135,7 +149,7 @@ def _compare(ours: Tokenizer, theirs: Tokenizer, common: int) -> _Comparison:
                     found.different += 1
                 else:
                     marked.append(id)
-        elif _is_unused(a[id], kinds_a[id]) or _is_unused(b[id], kinds_b[id]):
+        elif is_unused(a[id], kinds_a[id]) or is_unused(b[id], kinds_b[id]):
             unused.append(id)
         else:
             found.difference = found.difference or _difference(id, ours, theirs)
@@ -160,36 +174,43 @@ def _compare_tails(ours: Tokenizer, theirs: Tokenizer, common: int, found: _Comp
     if longer.n_vocab == common:
         return
     kinds, tokens = longer.kinds(), longer.tokens()
-    real = [id for id in range(common, longer.n_vocab) if not _is_unused(tokens[id], kinds[id])]
+    real = [id for id in range(common, longer.n_vocab) if not is_unused(tokens[id], kinds[id])]
     count = longer.n_vocab - common
     if not real:
         found.notes.append(f"The {who} has {count} unused entries more at the end (padding).")
     elif who == "draft":
         found.notes.append(f"The draft has {count} entries more, {_ids(real)} real; it is never asked for those.")
-    elif len(real) <= _MOST_SPECIAL and all(kinds[id] in (CONTROL, USER_DEFINED) for id in real):
-        found.notes.append(
-            f"The target has special tokens the draft lacks: {_ids(real)}, such as {ours.show(real[0])}; "
-            "where one appears in the text, nothing is drafted."
-        )
     else:
-        # The target emits such ids in ordinary text, and the draft, asked to continue from one, has no row for it.
-        found.real_tail = f"the target has tokens the draft does not know: {_ids(real)}, such as {ours.show(real[0])}."
-        found.difference = found.difference or Difference(real[0], ours.show(real[0]), "nothing")
+        what = "special tokens" if all(kinds[id] in (CONTROL, USER_DEFINED) for id in real) else "tokens"
+        found.notes.append(
+            f"The target has {what} the draft lacks: {_ids(real)}, such as {ours.show(real[0])}; those are not drafted."
+        )
 
 
-def _refusal(ours: Tokenizer, theirs: Tokenizer, comparison: _Comparison) -> tuple[str, str]:
+def _shared(ours: Tokenizer, theirs: Tokenizer, comparison: _Comparison) -> SharedVocabulary | None:
+    if not (ours.n_vocab and theirs.n_vocab):
+        return None
+    if ours.model == theirs.model and not comparison.different:
+        return share_ids(ours, theirs)
+    return share_text(ours, theirs) if comparable(ours) and comparable(theirs) else None
+
+
+def _refusal(
+    ours: Tokenizer, theirs: Tokenizer, comparison: _Comparison, shared: SharedVocabulary | None
+) -> tuple[str, str]:
     """Why the pair does not fit and what to do; two empty strings where it fits."""
     family = "Choose a draft of the target's own family, or draft from the text alone with `-d text`."
     for tokenizer, who in ((ours, "target"), (theirs, "draft")):
         if not tokenizer.n_vocab:
             return f"the {who} file has no vocabulary.", "Choose a file that holds a whole language model."
-    if ours.model != theirs.model:
-        return f"their tokenizers are of different types, {ours.model!r} and {theirs.model!r}.", family
-    if comparison.different:
-        share = f"{comparison.different} of {min(ours.n_vocab, theirs.n_vocab)} ids mean different text."
-        return share, family
-    if comparison.real_tail:
-        return comparison.real_tail, family
+    if shared is None:
+        if ours.model != theirs.model:
+            return f"their tokenizers are of different types, {ours.model!r} and {theirs.model!r}.", family
+        return f"{comparison.different} of {min(ours.n_vocab, theirs.n_vocab)} ids mean different text.", family
+    if not shared.useful:
+        return f"they share only {shared.figures}; under {100 * USEFUL:.0f} % of either, drafts cannot pay.", family
+    if not shared.same_ids:
+        return "", ""
     again = "Use files converted from the same release, or draft from the text alone with `-d text`."
     for what, adds, ids in (
         ("BOS", (ours.add_bos, theirs.add_bos), (ours.bos, theirs.bos)),
@@ -203,21 +224,9 @@ def _refusal(ours: Tokenizer, theirs: Tokenizer, comparison: _Comparison) -> tup
     return "", ""
 
 
-def _harmless(target: Header, draft: Header) -> list[str]:
+def _harmless(target: Header, draft: Header, same_ids: bool) -> list[str]:
     """What differs, or is odd about the pair, without making the draft wrong."""
-    ours, theirs = target.tokenizer, draft.tokenizer
-    notes = []
-    if not ours.add_bos and ours.bos != theirs.bos:
-        notes.append(f"BOS differs ({_named(ours, ours.bos)} and {_named(theirs, theirs.bos)}), but neither adds it.")
-    if not ours.add_eos and ours.eos != theirs.eos:
-        both = f"{_named(ours, ours.eos)} and {_named(theirs, theirs.eos)}"
-        notes.append(f"EOS differs ({both}); the target decides where a text ends.")
-    elif (ours.eot, ours.eom) != (theirs.eot, theirs.eom):
-        ends = sorted(ours.end_ids()), sorted(theirs.end_ids())
-        if ends[0] != ends[1]:
-            notes.append(f"The end tokens differ ({ends[0]} and {ends[1]}); the target's count.")
-    if ours.pre != theirs.pre:
-        notes.append(f"The pre-tokenizers differ ({ours.pre!r} and {theirs.pre!r}); only the target's is used.")
+    notes = _harmless_ids(target.tokenizer, draft.tokenizer) if same_ids else []
     if draft.context_length and target.context_length and draft.context_length < target.context_length:
         notes.append(
             f"The draft was trained for {draft.context_length} tokens of context, the target for "
@@ -230,8 +239,21 @@ def _harmless(target: Header, draft: Header) -> list[str]:
     return notes
 
 
-def _is_unused(text: bytes, kind: int) -> bool:
-    return kind == UNUSED or _PADDING.fullmatch(text) is not None
+def _harmless_ids(ours: Tokenizer, theirs: Tokenizer) -> list[str]:
+    """What differs between vocabularies of the same ids, beside their entries."""
+    notes = []
+    if not ours.add_bos and ours.bos != theirs.bos:
+        notes.append(f"BOS differs ({_named(ours, ours.bos)} and {_named(theirs, theirs.bos)}), but neither adds it.")
+    if not ours.add_eos and ours.eos != theirs.eos:
+        both = f"{_named(ours, ours.eos)} and {_named(theirs, theirs.eos)}"
+        notes.append(f"EOS differs ({both}); the target decides where a text ends.")
+    elif (ours.eot, ours.eom) != (theirs.eot, theirs.eom):
+        ends = sorted(ours.end_ids()), sorted(theirs.end_ids())
+        if ends[0] != ends[1]:
+            notes.append(f"The end tokens differ ({ends[0]} and {ends[1]}); the target's count.")
+    if ours.pre != theirs.pre:
+        notes.append(f"The pre-tokenizers differ ({ours.pre!r} and {theirs.pre!r}); only the target's is used.")
+    return notes
 
 
 def _difference(id: int, ours: Tokenizer, theirs: Tokenizer, *kinds: int) -> Difference:

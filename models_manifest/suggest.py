@@ -15,14 +15,17 @@ _WORTHWHILE = 0.6
 
 @dataclass(frozen=True, slots=True)
 class PossibleDraft:
-    """A file that shares the target's vocabulary and is small enough to be worth a try."""
+    """A file that shares enough of the target's vocabulary and is small enough to be worth a try."""
 
     file: FoundFile
     report: PairReport
 
 
 def possible_drafts(target: Header) -> list[PossibleDraft]:
-    """Files on this machine that fit `target` as drafts, the smallest first. Reads every header: about 0.1 s a file."""
+    """Files on this machine that fit `target` as drafts: those of its own vocabulary, then others; the smallest first.
+
+    Reads every header: about 0.1 s a file, and 0.5 s for another vocabulary.
+    """
     found = []
     for file in find_files():
         if file.bytes > _WORTHWHILE * target.file_bytes or file.path == target.path:
@@ -33,4 +36,4 @@ def possible_drafts(target: Header) -> list[PossibleDraft]:
             continue
         if report.ok:
             found.append(PossibleDraft(file, report))
-    return sorted(found, key=lambda draft: draft.file.bytes)
+    return sorted(found, key=lambda draft: (bool(draft.report.other_vocabulary), draft.file.bytes))

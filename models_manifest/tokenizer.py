@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from spec_local.errors import ModelError
@@ -11,6 +12,11 @@ from spec_local.models_manifest.gguf_format import Array
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """Token kinds (llama.cpp's `llama_token_type`)."""
 
+_PADDING = re.compile(rb"\[PAD\d*\]|<pad>|<\|?unused[_-]?\d*\|?>|<\|reserved(_special)?_token_\d+\|>")
+"""Texts under which converters and makers keep places nobody uses."""
+
+WORD_MARKED = frozenset({"llama", "t5", "gemma4"})
+"""Tokenizers that write a space as a low bar (SentencePiece's notation)."""
 
 _BOS_ADDED = {
     "llama3",
@@ -64,6 +70,17 @@ class Tokenizer:
     def tokens(self) -> list[bytes]:
         """Text of every token as the file writes it (byte-level or SentencePiece notation): [n_vocab]."""
         return self.texts.strings() if self.texts else []
+
+    def spelled(self) -> list[bytes]:
+        """What every token stands for in a text, its tokenizer's notation undone: [n_vocab].
+
+        The bytes that llama.cpp writes for the token: of a control token, its name.
+        """
+        spell = _bpe_bytes if self.model == "gpt2" else _sentencepiece_bytes
+        return [
+            spell(text) if kind == NORMAL else _byte(text) if kind == BYTE else text
+            for text, kind in zip(self.tokens(), self.kinds(), strict=True)
+        ]
 
     def kinds(self) -> list[int]:
         """Kind of every token: [n_vocab]; all NORMAL where the file does not say."""
@@ -130,23 +147,46 @@ def read_tokenizer(facts: Facts) -> Tokenizer:
     )
 
 
+def is_unused(text: bytes, kind: int) -> bool:
+    """Whether an entry of a vocabulary, as the file writes it, is a place that nobody uses."""
+    return kind == UNUSED or (text[:1] in (b"[", b"<") and _PADDING.fullmatch(text) is not None)
+
+
 def readable(text: bytes, model: str) -> str:
     """A token's text with the notation of its tokenizer undone, as far as it is whole characters."""
-    shown = text.decode("utf-8", errors="replace")
     if model == "gpt2":
-        raw = bytearray()
-        for char in shown:
-            byte = _BYTE_OF.get(char)
-            raw += char.encode() if byte is None else bytes([byte])
-        return raw.decode("utf-8", errors="replace")
-    return shown.replace("\u2581", " ") if model in ("llama", "t5", "gemma4") else shown
+        return _bpe_bytes(text).decode("utf-8", errors="replace")
+    return (_sentencepiece_bytes(text) if model in WORD_MARKED else text).decode("utf-8", errors="replace")
 
 
-def _byte_alphabet() -> dict[str, int]:
+def _bpe_bytes(text: bytes) -> bytes:
+    """The bytes that a token of byte-level BPE stands for; a character of no byte stands for itself."""
+    shown = text.decode("utf-8", errors="replace").translate(_BYTE_OF)
+    try:
+        return shown.encode("latin-1")
+    except UnicodeEncodeError:
+        return b"".join(char.encode("latin-1" if char < "\u0100" else "utf-8") for char in shown)
+
+
+def _sentencepiece_bytes(text: bytes) -> bytes:
+    """The bytes that a SentencePiece token stands for: a low bar is a space."""
+    return text.replace(b"\xe2\x96\x81", b" ")
+
+
+def _byte(text: bytes) -> bytes:
+    """The byte that a byte token stands for: its text is `<0x0A>`; anything else is taken as it is."""
+    try:
+        return bytes([int(text[1:-1], 16)])
+    except ValueError:
+        return text
+
+
+def _byte_alphabet() -> dict[int, int]:
     """The characters byte-level BPE writes bytes as (GPT-2's `bytes_to_unicode`)."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     shifted = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(256 + n): byte for n, byte in enumerate(shifted)}
+    return {byte: byte for byte in plain} | {256 + n: byte for n, byte in enumerate(shifted)}
 
 
 _BYTE_OF = _byte_alphabet()
+"""Character of the alphabet → the byte it stands for."""

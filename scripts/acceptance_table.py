@@ -86,12 +86,13 @@ def record(arguments: argparse.Namespace) -> None:
             prompt_tokens = engine.tokenize(Request(prompt))[0]
             tokens = [*prompt_tokens, *engine.generate(prompt, sampling=own).token_ids]
             start, ends = len(prompt_tokens), engine.vocabulary.end_ids
-            shared = min(reader.n_vocab for reader in readers)
+            vocabulary = engine.loaded.vocabulary_map
+            assert vocabulary is not None and vocabulary.same_ids, "the pair must share its ids"
             chance = np.random.default_rng(KINDS.index(kind))
             transforms = {
                 (temperature, cut): tuple(
-                    Transform(Sampling(temperature=temperature, **TRUNCATION[cut]), size, ends, start)
-                    for size in (readers[0].n_vocab, shared)
+                    Transform(Sampling(temperature=temperature, **TRUNCATION[cut]), readers[0].n_vocab, ends, start)
+                    for _ in readers
                 )
                 for temperature, cut in SAMPLINGS
             }
@@ -99,7 +100,9 @@ def record(arguments: argparse.Namespace) -> None:
             pairs = zip(*(read(reader, tokens, start) for reader in readers), strict=True)
             for position, (target, draft) in enumerate(pairs, start):
                 for key, (for_target, for_draft) in transforms.items():
-                    pair = Pair(for_target.row(target, (), position), for_draft.row(draft[:shared], (), position))
+                    pair = Pair(
+                        for_target.row(target, (), position), for_draft.row(vocabulary.row(draft), (), position)
+                    )
                     for i, token in enumerate(chance.choice(pair.p.ids, DRAWS, p=pair.p.probs)):
                         steps[key][i].append(pair.step(int(token)))
             with Path(arguments.texts).open("a", encoding="utf-8") as file:

@@ -73,7 +73,9 @@ class Player:
         if MODEL_SOURCE in speculator.drafters and engine.loaded.draft is not None:
             speculator.release(0)
             self._model = PromptTimed(engine.loaded.draft, clock)
-            self._drafters[MODEL_SOURCE] = ModelDrafter(self._model, engine.loaded.draft.options.max_rows)
+            self._drafters[MODEL_SOURCE] = ModelDrafter(
+                self._model, engine.loaded.draft.options.max_rows, engine.loaded.vocabulary_map
+            )
         if TEXT_SOURCE in speculator.drafters:
             self._drafters[TEXT_SOURCE] = TextDrafter()
         longest = max(1, engine.options.longest_draft)

@@ -11,7 +11,6 @@ from spec_local.drafting.grammar import GrammarDrafter
 from spec_local.drafting.model import ModelDrafter
 from spec_local.drafting.text import TextDrafter
 from spec_local.errors import UsageError
-from spec_local.sampling import Sampling, Transform
 from spec_local.session.costs import cost_profile
 from spec_local.session.loading import Loaded, LoadProgress
 from spec_local.speculation.controller import Controller, FixedController
@@ -47,7 +46,7 @@ def make_drafters(loaded: Loaded, notices: list[str]) -> tuple[dict[str, Drafter
         loaded.drop_draft(loaded.draft.memory.reason)
     drafters: dict[str, Drafter] = {GRAMMAR_SOURCE: GrammarDrafter()}
     if loaded.draft is not None:
-        drafters[MODEL_SOURCE] = ModelDrafter(loaded.draft, loaded.draft.options.max_rows)
+        drafters[MODEL_SOURCE] = ModelDrafter(loaded.draft, loaded.draft.options.max_rows, loaded.vocabulary_map)
     if options.draft in ("auto", "text") or options.draft_length == "auto":
         drafters[TEXT_SOURCE] = TextDrafter()  # free until it is used, and the controller uses it only where it pays
     if len(drafters) == 1:  # without another one, decoding stays plain
@@ -69,10 +68,3 @@ def fill_passes(target: ModelContext, costs: CostProfile) -> None:
     """Add rows of no use to the target's passes where that makes them faster: kernels work in tiles of rows."""
     if target.memory.free:
         target.width = costs.target.width
-
-
-def draft_transform(sampling: Sampling, shared: int, ends: frozenset[int], prompt_length: int) -> Transform:
-    """The target's transform over the `shared` tokens both models have; what lies beyond them cannot be drafted."""
-    bias = {token: value for token, value in sampling.logit_bias.items() if token < shared}
-    ends = frozenset(token for token in ends if token < shared)
-    return Transform(sampling.for_draft().model_copy(update={"logit_bias": bias}), shared, ends, prompt_length)

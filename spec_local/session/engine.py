@@ -22,7 +22,7 @@ from typing import Any
 from spec_local.drafting.draft import GRAMMAR_SOURCE
 from spec_local.errors import ContextFullError, UsageError
 from spec_local.sampling import RULES, Noise, Sampling, Transform
-from spec_local.session.assembly import draft_transform, make_controller, make_drafters
+from spec_local.session.assembly import make_controller, make_drafters
 from spec_local.session.costs import forget_stale
 from spec_local.session.generation import Generation, Prompt, Request
 from spec_local.session.loading import Loaded, LoadProgress, load_models
@@ -199,12 +199,11 @@ class Engine:
         stream = ReplyStream(self.vocabulary, reading.opening, sampling.stop, f"{seed}:{len(tokens)}")
         constraint = reply_constraint(self._structures, self.vocabulary, request, reading.opening, self._prompts.source)
         ends = self.end_ids
-        shared = min([self._target.n_vocab, *([self._loaded.draft.n_vocab] if self._loaded.draft else [])])
         sequence = Sequence(
             slot=-1,
             tokens=tokens,
             transform=Transform(sampling, self._target.n_vocab, ends, len(tokens)),
-            draft_transform=draft_transform(sampling, shared, ends, len(tokens)),
+            draft_transform=Transform(sampling.for_draft(), self._target.n_vocab, ends, len(tokens)),
             noise=Noise(seed, tokens),
             rule=RULES[self.options.acceptance],
             n_ctx=self.n_ctx,

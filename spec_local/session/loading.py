@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spec_local import models_manifest as manifest
+from spec_local.drafting.vocabulary_map import VocabularyMap
 from spec_local.errors import Aborted, BackendError, ModelError, PairError, UsageError
 from spec_local.llama.devices import is_cpu_alone, pick_devices
 from spec_local.llama.hosted import Host
@@ -19,7 +20,7 @@ from spec_local.llama.model_context import ContextOptions, ModelContext
 from spec_local.llama.padded import LocalContext, open_context
 from spec_local.llama.probe import require_backend
 from spec_local.llama.rpc import Worker, ask_workers
-from spec_local.models_manifest import Header, ResolvedModel, show_bytes, split_files
+from spec_local.models_manifest import Header, PairReport, ResolvedModel, show_bytes, split_files
 from spec_local.session.kernels import Kernels, find_kernels
 from spec_local.session.memory import (
     MemoryPlan,
@@ -32,6 +33,7 @@ from spec_local.session.memory import (
     without_draft,
 )
 from spec_local.session.options import EngineOptions, Layers
+from spec_local.session.vocabularies import map_vocabularies
 
 LoadProgress = Callable[[str, float], bool]
 """Called with (what is loading, fraction done); return False to cancel."""
@@ -58,6 +60,8 @@ class Loaded:
     draft_name: str | None
     draft_off: str
     """Why there is no draft model; empty where there is one."""
+    vocabulary_map: VocabularyMap | None
+    """How the draft model reads and writes the target's tokens; None where there is none."""
     recommended: Mapping[str, tuple[object, str]]
     """Sampling values the model's maker recommends: name → (value, origin)."""
     load_s: float
@@ -82,7 +86,7 @@ class Loaded:
         """Go on without the draft model, and free it."""
         if self.draft is not None:
             _close(self.draft)
-        self.draft, self.draft_name, self.draft_off = None, None, reason
+        self.draft, self.draft_name, self.draft_off, self.vocabulary_map = None, None, reason, None
 
     def close(self) -> None:
         """Free contexts, then weights."""
@@ -107,10 +111,12 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
         target_file, draft_file, notices, off = _resolve(options)
         target_header = manifest.read_header(target_file.path)
         draft_header: Header | None = None
+        pair: PairReport | None = None
         if draft_file is not None:
             try:
                 draft_header = manifest.read_header(draft_file.path)
-                manifest.require_pair(target_header, draft_header)
+                pair = manifest.require_pair(target_header, draft_header)
+                notices += filter(None, [pair.other_vocabulary])
                 if draft_file.path.samefile(target_file.path):
                     notices.append("Target and draft are the same file, which cannot make anything faster.")
             except ModelError as error:
@@ -165,6 +171,7 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
         draft=draft,
         draft_name=draft_file.name if draft_file is not None and draft is not None else None,
         draft_off=off,
+        vocabulary_map=map_vocabularies(pair, target, draft, target_header) if pair and draft else None,
         recommended=manifest.recommended_sampling(target_header, target_file.entry),
         load_s=time.perf_counter() - started,
         options=options,

@@ -278,8 +278,6 @@ class Speculator:
         for turn in turns:
             draft = turn.draft
             turn.drafted = len(draft)
-            known = next((j for j, token in enumerate(draft.tokens) if token >= self.target.n_vocab), len(draft))
-            turn.draft = draft = draft.cut(known)
             if draft.tokens and (turn.sequence.rule.tolerates_truncation or draft.rows is None):
                 turn.draft = draft.cut(self.controller.shorten(turn.plan, draft))
         return turns

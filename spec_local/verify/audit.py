@@ -10,6 +10,7 @@ each of the two logits may be off by ε. A larger margin is a fault.
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Sequence as Many
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -200,28 +201,33 @@ def replay(rig: Rig, name: str, recorder: Recorder, turn: int = 0) -> Replay:
 
 def _draft(rig: Rig, recorder: Recorder) -> tuple[tuple[Row, ...] | None, Fresh | None]:
     """The draft model over the same tokens: its row before each token of the answer, and its numbers."""
-    context, sequence = rig.draft, recorder.sequence
-    if context is None:
+    context, vocabulary, sequence = rig.draft, rig.engine.loaded.vocabulary_map, recorder.sequence
+    if context is None or vocabulary is None:
         return None, None
-    tokens, start, transform = sequence.tokens, sequence.prompt_length - 1, sequence.draft_transform
+    tokens, transform = sequence.tokens, sequence.draft_transform
+    ids = vocabulary.spell(tokens)
+    after: defaultdict[int, list[int]] = defaultdict(list)  # by length in ids, the positions that follow so many
+    for position in range(sequence.prompt_length, len(tokens)):
+        after[len(vocabulary.spell(tokens[:position]))].append(position)
+    start = max(0, min(after, default=len(ids)) - 1)
     context.trim(0, 0)
-    feed(context, tokens[:start])
+    feed(context, ids[:start])
     rows: list[Row] = []
     tail: list[Logits] = []
     epsilon = 0.0
-    for low in range(start, len(tokens), ROWS):
+    for low in range(start, len(ids), ROWS):
         rig.check_cancelled()
-        chunk = tokens[low : low + ROWS]
+        chunk = ids[low : low + ROWS]
         wide = in_passes(context, chunk, len(chunk))
         if low == start:  # how much the width matters: the first tokens once more, one by one
             context.trim(0, start)
             singly = in_passes(context, chunk, 1)
             epsilon = float(np.abs(singly - wide).max())
         tail = [*tail, *wide][-ROWS:]
-        for position, logits in enumerate(wide, low + 1):
-            if position < len(tokens):
-                rows.append(transform.row(logits[: transform.n_vocab], tokens[:position], position))
-    return tuple(rows), _fresh(context, tokens, epsilon, tail)
+        for length, logits in enumerate(wide, low + 1):
+            for position in after.pop(length, ()):
+                rows.append(transform.row(vocabulary.row(logits), tokens[:position], position))
+    return tuple(rows), _fresh(context, ids, epsilon, tail)
 
 
 def _fresh(context: ModelContext, tokens: Many[int], epsilon: float, tail: Many[Logits]) -> Fresh:

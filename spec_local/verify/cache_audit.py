@@ -76,11 +76,12 @@ def look(rig: Rig, recorder: Recorder) -> list[LiveCache]:
     start = recorder.sequence.prompt_length - 1
     caches = [_look("target", loaded.target, tokens, len(tokens) - 1, start)]
     drafter = rig.engine.speculator.drafters.get(MODEL_SOURCE)
-    if loaded.draft is not None and isinstance(drafter, ModelDrafter):
+    if loaded.draft is not None and loaded.vocabulary_map is not None and isinstance(drafter, ModelDrafter):
         # Rejected tokens stay in the draft's cache until it is used next; told the text's length, it drops them now.
         drafter.forget(0, len(tokens) - 1)
-        lag = drafter.lag(0, tokens)
-        caches.append(_look("draft", loaded.draft, tokens, len(tokens) - lag, start))
+        ids = loaded.vocabulary_map.spell(tokens)
+        begun = len(loaded.vocabulary_map.spell(tokens[:start]))
+        caches.append(_look("draft", loaded.draft, ids, len(ids) - drafter.lag(0, tokens), begun))
     return caches
 
 

@@ -64,7 +64,8 @@ class Rig:
     def padded_draft(self) -> ModelDrafter | None:
         """The draft model for padded runs; None where there is none."""
         draft = self.engine.loaded.draft
-        return None if draft is None else ModelDrafter(self._context(draft, rows=1))
+        vocabulary = self.engine.loaded.vocabulary_map
+        return None if draft is None else ModelDrafter(self._context(draft, rows=1), vocabulary=vocabulary)
 
     @cached_property
     def single(self) -> ModelContext:

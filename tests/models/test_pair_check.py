@@ -48,19 +48,53 @@ def test_padded_tails_are_accepted_in_both_directions(
     assert any("128 unused entries more" in note for note in report.notes)
 
 
-def test_another_family_is_refused_with_everything_a_person_needs(check: Callable[..., PairReport]) -> None:
-    """Case 15: both files, both sizes, first differing id with both texts, and a way out."""
-    report = check(BASE, ["!", "<s>", "<|im_end|>", "Ġa", "Ċ"])
+def test_a_draft_that_shares_hardly_anything_is_refused_with_everything_a_person_needs(
+    check: Callable[..., PairReport],
+) -> None:
+    """Both files, both sizes, how much is shared, the first differing id with both texts, and a way out."""
+    report = check(BASE + [f"t{n}" for n in range(64)], BASE[:3] + [f"d{n}" for n in range(77)])
     assert not report.ok
+    assert report.shared is not None
     assert report.first_difference is not None and report.first_difference.id == 3
-    for part in ("target.gguf", "draft.gguf", "6 tokens", "5 tokens", "id: 3", "' the'", "' a'", "1 of 5 ids"):
+    for part in (
+        "target.gguf",
+        "draft.gguf",
+        "70 tokens",
+        "80 tokens",
+        "id: 3",
+        "' the'",
+        "'d0'",
+        "share only 3 tokens",
+    ):
         assert part in report.message
+    assert "4.3 % of the target's 70 and 3.8 % of the draft's 80; under 5 %" in report.message
     assert "-d text" in report.hint
+
+
+def test_too_small_a_share_of_either_vocabulary_is_refused(check: Callable[..., PairReport]) -> None:
+    """A draft of single bytes shares all it has, and can still say hardly anything of what the target says."""
+    few, many = [f"t{n}" for n in range(4)], [f"t{n}" for n in range(100)]
+    for target, draft in ((many, few[::-1]), (few[::-1], many), (many, few)):
+        assert not check(target, draft).ok
+    assert check(many, [f"t{n}" for n in range(5)]).ok
+
+
+def test_another_vocabulary_that_shares_enough_can_draft(check: Callable[..., PairReport]) -> None:
+    report = check(BASE, ["<s>", "Ġa", "Ċ", "Ġthe", "<|im_end|>"])
+    assert report.ok and report.shared is not None and not report.shared.same_ids
+    assert report.first_difference is None
+    assert report.other_vocabulary == (
+        "The draft has another vocabulary: it shares 4 tokens, 67 % of the target's 6 and 80 % of the draft's 5, "
+        "and proposes only those."
+    )
+    assert report.other_vocabulary in report.message
+    assert report.notes == ("The draft is as large as the target, which cannot make anything faster.",)
+    assert check(BASE, BASE).other_vocabulary == ""
 
 
 def test_require_pair_raises_one_error(tmp_path: Path, write_model: Write) -> None:
     target = read_header(write_model(tmp_path / "t.gguf", BASE))
-    draft = read_header(write_model(tmp_path / "d.gguf", BASE[::-1]))
+    draft = read_header(write_model(tmp_path / "d.gguf", [f"other{n}" for n in range(6)]))
     assert require_pair(target, target).ok
     with pytest.raises(PairError, match="First differing id: 0") as caught:
         require_pair(target, draft)
@@ -93,8 +127,11 @@ def test_eos_ids_may_differ_and_the_target_decides(check: Callable[..., PairRepo
 
 def test_another_tokenizer_type_is_refused(check: Callable[..., PairReport]) -> None:
     """Case 17d."""
-    report = check(BASE, (BASE, {"ggml__model": "llama"}))
-    assert not report.ok and "different types, 'gpt2' and 'llama'" in report.message
+    report = check(BASE, (BASE, {"ggml__model": "rwkv"}))
+    assert not report.ok and "different types, 'gpt2' and 'rwkv'" in report.message
+    assert report.shared is None
+    report = check((BASE, {"ggml__model": "rwkv"}), ([*BASE[:-1], "x"], {"ggml__model": "rwkv"}))
+    assert not report.ok and "1 of 6 ids mean different text" in report.message
 
 
 def test_kinds_may_differ_except_for_bytes(check: Callable[..., PairReport]) -> None:
@@ -102,7 +139,8 @@ def test_kinds_may_differ_except_for_bytes(check: Callable[..., PairReport]) -> 
     assert report.ok and any(note.startswith("Ids 1, 2, 5 have the same text") for note in report.notes)
     tokens = ["<0x0A>", *BASE[1:]]
     report = check((tokens, {"token_type": [6, 1, 1, 1, 1, 1]}), tokens)
-    assert not report.ok and "the byte '<0x0A>'" in report.message and "the text '<0x0A>'" in report.message
+    assert report.ok and report.shared is not None and not report.shared.same_ids
+    assert report.shared.shared == 5, "the byte is not the text that spells it"
 
 
 def test_a_place_unused_in_one_model_is_no_difference(check: Callable[..., PairReport]) -> None:
@@ -111,9 +149,11 @@ def test_a_place_unused_in_one_model_is_no_difference(check: Callable[..., PairR
     assert report.ok and any(note.startswith("Id 6 stands for a token") for note in report.notes)
 
 
-def test_real_tokens_the_draft_does_not_know_are_refused(check: Callable[..., PairReport]) -> None:
+def test_real_tokens_after_the_drafts_last_are_noted(check: Callable[..., PairReport]) -> None:
     report = check([*BASE, "<tool>", "<call>"], BASE)
-    assert not report.ok and "tokens the draft does not know: ids 6, 7, such as '<tool>'" in report.message
+    assert report.ok and report.shared is not None and report.shared.same_ids
+    assert (report.shared.shared, report.shared.of_target, report.shared.of_draft) == (6, 0.75, 1.0)
+    assert any("has tokens the draft lacks: ids 6, 7, such as '<tool>'" in note for note in report.notes)
     report = check(BASE, [*BASE, "<tool>"])
     assert report.ok and any("never asked for those" in note for note in report.notes)
 

@@ -239,6 +239,11 @@ def test_drafts_that_happen_to_be_here(home: Path, write_model: Write, monkeypat
     write_model(folder / "small.gguf", general__filler="x" * 1000)
     write_model(folder / "smaller.gguf")
     write_model(folder / "as-large.gguf", general__filler="x" * 100_000)
-    write_model(folder / "other-vocabulary.gguf", [f"u{n}" for n in range(8)])
+    write_model(folder / "other-vocabulary.gguf", [f"t{n}" for n in (7, 6, 5, 4)])
+    write_model(folder / "foreign.gguf", [f"u{n}" for n in range(8)])
     (folder / "damaged.gguf").write_bytes(b"GGUF")
-    assert [draft.file.name for draft in possible_drafts(target)] == ["me/repo/smaller.gguf", "me/repo/small.gguf"]
+    assert [draft.file.name for draft in possible_drafts(target)] == [
+        "me/repo/smaller.gguf",
+        "me/repo/small.gguf",
+        "me/repo/other-vocabulary.gguf",
+    ], "those of the target's own vocabulary first"

@@ -194,27 +194,24 @@ def test_check_needs_two_models_or_a_pair(run, target):
 @pytest.mark.models
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("target", "draft", "code"),
+    ("target", "draft", "shares"),
     [
-        ("qwen2.5-coder-1.5b-instruct", "qwen2.5-coder-0.5b-instruct", 0),
-        ("qwen2.5-coder-1.5b-instruct", "smollm2-135m-instruct", 3),
-        ("gemma-3-270m", "qwen2.5-coder-0.5b-instruct", 3),
+        ("qwen2.5-coder-1.5b-instruct", "qwen2.5-coder-0.5b-instruct", "100 % of the target's 151665 and 100 %"),
+        ("qwen2.5-coder-1.5b-instruct", "smollm2-135m-instruct", "26 % of the target's 151665 and 80 % of the draft's"),
+        ("gemma-3-270m", "qwen2.5-coder-0.5b-instruct", "37 % of the target's 255901 and 63 % of the draft's 151665"),
     ],
 )
-def test_real_pairs_in_about_a_second(run, monkeypatch, target, draft, code):
+def test_real_pairs_in_about_a_second(run, monkeypatch, target, draft, shares):
     monkeypatch.undo()
     try:
         paths = [resolve_model(name).path for name in (target, draft)]
     except ModelError as error:
         pytest.skip(str(error))
     started = time.process_time()
-    got, _, err = run("check", *paths)
+    got, out, _ = run("check", *paths)
     assert time.process_time() - started < 3
-    assert got == code
-    if code:
-        assert re.search(
-            r"\(\d+ tokens\) cannot draft for .* \(\d+ tokens\).*First differing id: \d+, ", err, re.DOTALL
-        )
+    assert got == 0
+    assert shares in out
 
 
 # -- add and remove ------------------------------------------------------------------------------------------------

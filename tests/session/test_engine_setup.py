@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_gguf
 from tiny_engines import PROMPT, Load, drawn
 from tiny_gguf import write_transformer
 
@@ -46,17 +47,39 @@ def test_a_load_that_was_stopped_is_no_draft_that_cannot_be_used(tiny_target: Pa
             load(tiny_target, draft=tiny_draft, options=options, progress=go_on)
 
 
-def test_another_vocabulary_is_refused_as_a_draft(open_engine: Load, tiny_folder: Path) -> None:
-    import tiny_gguf
+@pytest.mark.parametrize("rule", ["coupled", "rejection"])
+def test_a_draft_of_another_vocabulary_drafts(
+    open_engine: Load, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, rule: str
+) -> None:
+    """Other ids, words that only one of the two has, a begin-of-text token that only the draft puts in front."""
+    other = tiny_folder / "other-vocabulary.gguf"
+    with monkeypatch.context() as patch:
+        patch.setattr("tiny_gguf.MERGES", ("z z", *tiny_gguf.MERGES[1:][::-1]))
+        write_transformer(other, seed=1, near=0.02, add_bos=True)
+    prompt = "the man in the rain, then the other: abcd zz äöü 日"
+    expected = open_engine(draft="none", pad_width=6).generate(prompt, sampling=drawn(max_tokens=60))
+    engine = open_engine(draft=other, pad_width=6, acceptance=rule, draft_length=4)
+    notices = [notice for notice in engine.notices if "another vocabulary" in notice]
+    assert len(notices) == 1
+    assert "of the target's" in notices[0]
+    result = engine.generate(prompt, sampling=drawn(max_tokens=60))
+    assert result.statistics.sources["model"].accepted > 0
+    if rule == "coupled":
+        assert result.token_ids == expected.token_ids
+    assert engine.loaded.vocabulary_map is not None
+    assert not engine.loaded.vocabulary_map.same_ids
 
+
+def test_a_vocabulary_that_shares_too_little_is_refused_as_a_draft(
+    open_engine: Load, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = tiny_folder / "other-words.gguf"
-    words = tiny_gguf.MERGES
-    try:
-        tiny_gguf.MERGES = (*words[:-1], "z z")
+    with monkeypatch.context() as patch:
+        texts = [f"word{n}" for n in range(tiny_gguf.N_VOCAB - 3)]
+        kinds = [1] * len(texts) + [3] * 3
+        patch.setattr("tiny_gguf.vocabulary", lambda: ([*texts, *tiny_gguf.CONTROL], kinds))
         write_transformer(other, seed=1)
-    finally:
-        tiny_gguf.MERGES = words
-    with pytest.raises(PairError) as caught:
+    with pytest.raises(PairError, match="share only 3 tokens") as caught:
         open_engine(draft=other)
     assert "other-words.gguf" in caught.value.message
     assert "target.gguf" in caught.value.message

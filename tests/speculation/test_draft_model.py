@@ -172,15 +172,16 @@ def test_a_short_draft_context_stops_drafting_and_nothing_else() -> None:
     assert max(len(call[0].tokens) for call in draft.calls) <= draft.n_ctx
 
 
-def test_tokens_the_draft_does_not_know_stop_drafting_for_that_sequence_only() -> None:
+def test_a_history_with_tokens_the_draft_does_not_know_is_drafted_for_too() -> None:
     small = Table(VOCABULARY - 3, seed=2, scale=0.5, near=TARGET)
-    foreign = make_sequence(WARM, seed=1, prompt=[1, VOCABULARY - 1, 2], draft_vocab=small.n_vocab)
-    usual = make_sequence(WARM, seed=1, slot=1, prompt=[1, 2], draft_vocab=small.n_vocab, max_tokens=8)
+    foreign = make_sequence(WARM, seed=1, prompt=[1, VOCABULARY - 1, 2])
+    usual = make_sequence(WARM, seed=1, slot=1, prompt=[1, 2], max_tokens=8)
     engine = speculator(model_drafter(small), 3)
     play(engine, foreign, usual)
     assert not engine.off
-    assert {r.source for r in foreign.rounds} == {"none"}
-    assert "model" in {r.source for r in usual.rounds}
+    for sequence in (foreign, usual):
+        assert "model" in {r.source for r in sequence.rounds}
+        assert sum(r.accepted for r in sequence.rounds) > 0
 
 
 def test_drafting_stops_at_an_end_token_and_when_the_controller_says_so() -> None:

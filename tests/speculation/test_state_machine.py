@@ -73,7 +73,7 @@ class Machine(RuleBasedStateMachine):
         self.draft = draft_model(slots=SLOTS, n_batch=draft_batch, n_ctx=draft_ctx, memory=memories[1])
         self.target.loses_cache = self.draft.loses_cache = loses
         self.controller = Drawn()
-        drafters = {"model": ModelDrafter(self.draft), **text_drafter(), "junk": junk(VOCABULARY, beyond=3)}
+        drafters = {"model": ModelDrafter(self.draft), **text_drafter(), "junk": junk(VOCABULARY)}
         self.engine = Speculator(self.target, drafters, self.controller, max_rows=n_batch)
 
     @rule(

@@ -54,12 +54,12 @@ def right_for(text: Sequence[int], n_vocab: int, right: int, length: int) -> Fun
     return FunctionDrafter(propose)
 
 
-def junk(n_vocab: int, seed: int = 0, *, beyond: int = 0) -> FunctionDrafter:
-    """Random lengths of random tokens, up to `beyond` ids past the vocabulary; a function of the history's length."""
+def junk(n_vocab: int, seed: int = 0) -> FunctionDrafter:
+    """Random lengths of random tokens; a function of the history's length."""
 
     def propose(tokens: Sequence[int], limit: int) -> list[int]:
         chance = random.Random(seed * 100_003 + len(tokens))
-        return [chance.randrange(n_vocab + beyond) for _ in range(chance.randint(0, limit))]
+        return [chance.randrange(n_vocab) for _ in range(chance.randint(0, limit))]
 
     return FunctionDrafter(propose)
 

@@ -10,6 +10,7 @@ from toy_model import Table, ToyModel
 from spec_local.drafting.drafter import Drafter
 from spec_local.drafting.model import ModelDrafter
 from spec_local.drafting.text import TextDrafter
+from spec_local.drafting.vocabulary_map import VocabularyMap
 from spec_local.language_model import MemoryKind
 from spec_local.sampling import RULES, Noise, Sampling, Transform
 from spec_local.speculation.controller import Controller, FixedController
@@ -48,7 +49,6 @@ def make_sequence(
     rule: str = "coupled",
     speculate: bool = True,
     on_token: Callable[[int], bool] | None = None,
-    draft_vocab: int = VOCABULARY,
 ) -> Sequence:
     """A sequence as the engine makes it, over the toys' vocabulary."""
     sampling = Sampling.parse(settings)
@@ -57,14 +57,7 @@ def make_sequence(
         slot=slot,
         tokens=list(prompt),
         transform=Transform(sampling, VOCABULARY, end_ids, len(prompt)),
-        draft_transform=Transform(
-            sampling.model_copy(
-                update={"logit_bias": {t: b for t, b in sampling.logit_bias.items() if t < draft_vocab}}
-            ),
-            min(VOCABULARY, draft_vocab),
-            frozenset(t for t in end_ids if t < draft_vocab),
-            len(prompt),
-        ),
+        draft_transform=Transform(sampling, VOCABULARY, end_ids, len(prompt)),
         noise=Noise(seed),
         rule=RULES[rule],
         n_ctx=n_ctx,
@@ -181,7 +174,9 @@ def speculator(
 
 
 def model_drafter(table: Table = DRAFT, **options: Any) -> dict[str, Drafter]:
-    return {"model": ModelDrafter(draft_model(table, **options))}
+    """A draft model; tokens that a smaller one lacks are spelt as two of its own."""
+    vocabulary = VocabularyMap(VOCABULARY, table.n_vocab, text=lambda _: b"xy", pieces=lambda: {b"x": 1, b"y": 2})
+    return {"model": ModelDrafter(draft_model(table, **options), vocabulary=vocabulary)}
 
 
 def text_drafter() -> dict[str, Drafter]:

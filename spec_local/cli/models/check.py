@@ -25,14 +25,23 @@ def run_check(arguments: Any) -> int:
         print_json({"target": target.name, "draft": draft.name, **_as_dict(report), "advice": advice or None})
     elif report.ok:
         print(harmless(f"{draft.name} can draft for {target.name}."))
-        sizes = {report.target_vocab, report.draft_vocab}
-        entries = f"{report.target_vocab} entries each" if len(sizes) == 1 else f"{report.common} entries in common"
-        print(f"Vocabulary: {entries}, the same text and kind for every one that is used.")
+        print(_vocabulary(report))
         for note in filter(None, (*report.notes, advice)):
             print(harmless(note))
     else:
         print_error(PairError(report.message, report.hint))
     return ExitCode.OK if report.ok else ExitCode.MODEL
+
+
+def _vocabulary(report: PairReport) -> str:
+    """A line on how much of each vocabulary is shared."""
+    shared = report.shared
+    assert shared is not None, "a pair that fits has a vocabulary"
+    if not shared.same_ids:
+        return harmless(report.other_vocabulary)
+    sizes = {report.target_vocab, report.draft_vocab}
+    entries = f"{report.target_vocab} entries each" if len(sizes) == 1 else f"{report.common} entries in common"
+    return f"Vocabulary: {entries}, the same text and kind for every one that is used. Shared: {shared.figures}."
 
 
 def _names(arguments: Any) -> tuple[str, str]:
@@ -54,6 +63,7 @@ def _as_dict(report: PairReport) -> dict[str, Any]:
         "target_vocab": report.target_vocab,
         "draft_vocab": report.draft_vocab,
         "common": report.common,
+        "shared": None if report.shared is None else report.shared.as_dict(),
         "first_difference": None if report.first_difference is None else asdict(report.first_difference),
         "reason": report.reason or None,
         "hint": report.hint or None,

@@ -100,7 +100,16 @@ def _lines(
         lines.append(("pair", f"{pair.name}: {other}{f'. {pair.expect}' if pair.expect else ''}"))
     if drafts:
         said = "\n".join(
-            " ".join([f"{draft.file.name} ({show_bytes(draft.file.bytes)}, {draft.file.origin})", *draft.report.notes])
+            " ".join(
+                filter(
+                    None,
+                    (
+                        f"{draft.file.name} ({show_bytes(draft.file.bytes)}, {draft.file.origin})",
+                        draft.report.other_vocabulary,
+                        *draft.report.notes,
+                    ),
+                )
+            )
             for draft in drafts
         )
         lines.append(("drafts here", said))
@@ -154,7 +163,13 @@ def _as_dict(
         "memory": memory.as_dict() | {"fits": memory.fits()},
         "pairs": [{"name": pair.name, "target": pair.target, "draft": pair.draft} for pair in pairs],
         "possible_drafts": [
-            {"name": d.file.name, "path": str(d.file.path), "bytes": d.file.bytes, "notes": [*d.report.notes]}
+            {
+                "name": d.file.name,
+                "path": str(d.file.path),
+                "bytes": d.file.bytes,
+                "shared": None if d.report.shared is None else d.report.shared.as_dict(),
+                "notes": [*d.report.notes],
+            }
             for d in drafts
         ],
         "licence": found.entry.licence if found.entry else None,
