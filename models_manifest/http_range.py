@@ -12,10 +12,12 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.message import Message
+from email.utils import parsedate_to_datetime
 from functools import cache
+from time import sleep
 from typing import IO, Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -27,6 +29,10 @@ _RETRIES = 4
 _BACKOFF_S = 0.25
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _SECRET = {"authorization", "cookie", "proxy-authorization"}
+_LONGEST_WAIT_S = 300.0
+"""Most seconds to wait at a server's word before asking again."""
+_EXPIRED = {400, 401, 403, 404, 410}
+"""What storage answers once a signed address has run out."""
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 
 
@@ -96,8 +102,21 @@ def _require_trust(remote: Remote) -> None:
     )
 
 
-def fetch(remote: Remote, part: PartFile, report: Report) -> None:
+Pause = Callable[[float], None]
+"""Waits so many seconds, as a server asked, and lets the person see it. It may raise to cancel."""
+
+
+def fetch(
+    remote: Remote, part: PartFile, report: Report, *, anew: Callable[[], Remote] | None = None, pause: Pause = sleep
+) -> None:
     """Bring `part` to the whole content of `remote`. The content is not verified here.
+
+    Args:
+        remote: What to fetch.
+        part: Where to.
+        report: Told how far it is.
+        anew: Looks the file up again, for an address that is good for a while only (a signed one); None: it is not.
+        pause: Waits where the server says how long.
 
     Raises:
         SourceError: The server does not deliver; what came is kept.
@@ -108,8 +127,9 @@ def fetch(remote: Remote, part: PartFile, report: Report) -> None:
     if part.notes().get("key") != remote.key:
         part.discard()
     failures = 0
+    looked_up_at = -1
     while True:
-        before = part.size
+        before, asked = part.size, None
         try:
             if _attempt(remote, part, report):
                 return
@@ -117,8 +137,17 @@ def fetch(remote: Remote, part: PartFile, report: Report) -> None:
         except urllib.error.HTTPError as error:
             error.close()
             reason = f"the server answers {error.code} {error.reason}"
+            if error.code in _EXPIRED and anew is not None and part.size > looked_up_at:
+                looked_up_at, found = part.size, anew()  # an address may end in the middle: asked for once at a place
+                if found.key == remote.key:
+                    remote = found
+                    continue
+                raise SourceError(f"{part.final.name} was replaced by another file while it was fetched.") from error
             if error.code not in _PASSING:
-                raise SourceError(f"{shown(remote.url)} cannot be fetched: {reason}.", _advice(error.code)) from error
+                raise SourceError(
+                    f"{shown(remote.url)} cannot be fetched: {reason}.", _advice(error.code, part.size)
+                ) from error
+            asked = retry_after(error.headers)
         except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError, ssl.SSLError) as error:
             reason = str(getattr(error, "reason", "") or error) or type(error).__name__
             if part.size == 0:  # never heard of: another source is the better retry
@@ -129,7 +158,23 @@ def fetch(remote: Remote, part: PartFile, report: Report) -> None:
                 f"{shown(remote.url)} cannot be fetched: {reason}.",
                 "Run the same command again: it goes on where it stopped.",
             )
-        time.sleep(_BACKOFF_S * 2**failures)
+        if asked is None:
+            time.sleep(_BACKOFF_S * 2**failures)
+        else:
+            pause(asked)
+
+
+def retry_after(headers: Mapping[str, str] | Message) -> float | None:
+    """Seconds to wait that a server asks for, at most `_LONGEST_WAIT_S`; None where it does not say."""
+    value = (headers.get("Retry-After") or "").strip()
+    if value.isdecimal():
+        seconds = float(value)
+    else:
+        try:
+            seconds = parsedate_to_datetime(value).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError):
+            return None
+    return min(max(0.0, seconds), _LONGEST_WAIT_S)
 
 
 def _attempt(remote: Remote, part: PartFile, report: Report) -> bool:
@@ -215,7 +260,9 @@ def _content_range(response: Any) -> tuple[int, int | None]:
     return 0, int(length) if length and length.isdigit() else None
 
 
-def _advice(code: int) -> str:
+def _advice(code: int, have: int) -> str:
+    if have and code in _EXPIRED:
+        return "The address may have run out: the same command goes on where it stopped."
     return {
         401: "The file asks for a login: run `hf auth login`, or set HF_TOKEN.",
         403: "The file asks for permission: accept its licence on its page, then run `hf auth login`.",

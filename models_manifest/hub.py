@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from urllib.parse import urlsplit
 
+from spec_local.environment import variable
 from spec_local.models_manifest.catalogue import HubSource
-from spec_local.models_manifest.http_range import Remote
+from spec_local.models_manifest.http_range import Pause, Remote, retry_after
 from spec_local.models_manifest.part_file import SourceError
 
 _ANSWER_S = 8.0
@@ -20,15 +20,15 @@ _silent: dict[str | None, float] = {}
 """Endpoint → when it did not answer: the second model of a pair need not wait for it again."""
 
 
-def locate(source: HubSource, name: str) -> Remote:
-    """Ask the hub for a file of `source`.
+def locate(source: HubSource, name: str, pause: Pause = time.sleep) -> Remote:
+    """Ask the hub for a file of `source`; where it says "later", once more after a `pause` as long as it asks for.
 
     Uses `huggingface_hub` for the address, the user's token and the mirror set in `HF_ENDPOINT`.
 
     Raises:
         SourceError: The hub cannot be reached in a few seconds, or has no such file for this user.
     """
-    endpoint = os.environ.get("HF_ENDPOINT") or None
+    endpoint = variable("HF_ENDPOINT")
     if time.monotonic() - _silent.get(endpoint, -_FORGET_S) < _FORGET_S:
         raise SourceError("The model hub was out of reach a moment ago.")
     answer: list[Remote | BaseException] = []
@@ -48,7 +48,22 @@ def locate(source: HubSource, name: str) -> Remote:
         raise SourceError(f"The model hub does not answer within {_ANSWER_S:.0f} seconds.")
     if isinstance(answer[0], Remote):
         return answer[0]
+    if (wanted := _later(answer[0])) is not None and pause is not _no_more:
+        pause(wanted)
+        return locate(source, name, _no_more)
     raise _sentence(answer[0], source, name, endpoint) from answer[0]
+
+
+def _no_more(_: float) -> None:
+    """The pause of a question that is asked for the second time: there is no third."""
+
+
+def _later(error: BaseException) -> float | None:
+    """Seconds after which a hub that is asked too often wants to be asked again; None for any other trouble."""
+    response = getattr(error, "response", None)
+    if response is None or response.status_code != 429:
+        return None
+    return retry_after(response.headers)
 
 
 def _ask(source: HubSource, name: str, endpoint: str | None) -> Remote:

@@ -25,7 +25,7 @@ from comparing.sweep import PLAIN, Setting
 from spec_local.batch.records import BadLine, Item
 from spec_local.batch.requests import Recipe
 from spec_local.batch.runner import Runner
-from spec_local.llama.devices import physical_cores
+from spec_local.llama.processor import physical_cores
 from spec_local.paths import cache_folder
 from spec_local.sampling import Sampling
 from spec_local.session.engine import Engine, load

@@ -34,7 +34,7 @@ from spec_local.bench.results import geometric_mean
 from spec_local.bench.speed_report import table
 from spec_local.bench.workloads import BenchPrompt, Workload, choose_workloads
 from spec_local.errors import SpecLocalError
-from spec_local.llama.devices import physical_cores
+from spec_local.llama.processor import physical_cores
 from spec_local.paths import cache_folder
 from spec_local.sampling.params import Sampling
 from spec_local.session.engine import Engine, load

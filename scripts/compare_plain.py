@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Callable
 
-from spec_local.llama.devices import physical_cores
+from spec_local.llama.processor import physical_cores
 from spec_local.models_manifest import resolve_model
 from spec_local.sampling import Sampling
 from spec_local.session.engine import Engine, load

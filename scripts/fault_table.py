@@ -74,7 +74,7 @@ ROWS = [
     Row("disk full", "an answer's output", "a sentence that names the file",
         f"{FILES}::test_an_answer_on_a_full_disk"),
     Row("disk full", "a batch's output", "a sentence; what is written is whole lines, and resumes",
-        "batch/test_batch_output.py::test_a_write_that_fails_says_so"),
+        "batch/test_batch_output.py::test_a_disk_that_is_full_leaves_whole_lines"),
     Row("disk full", "what is measured and kept", "measured again at the next start",
         f"{FILES}::test_what_is_measured_is_not_needed_on_a_full_disk"),
     Row("disk full", "download", "a sentence; the part is kept and goes on later",
@@ -122,6 +122,27 @@ native code cannot be brought back from that, and no handler in Python would run
 * Deleting, renaming and replacing (as downloads do) leave the mapped file as it is: nothing happens.
 * Whoever keeps models on a share that others write to can read them instead: `--mmap off` (also in the configuration).
 * Finished batch records and flushed parts of a chat's answer are on disk: `--resume` and the chat's history go on.
+
+## Rules that hold at every entry point
+
+* **A line of a batch does nothing to its neighbours.** Chance is drawn from the seed and the line's own prompt, so an
+  answer is the same alone, in any order and beside anybody. What a line asks for and cannot have (`no_token`,
+  `invalid_grammar`, `context_full`, ...) fails that line; only what llama.cpp itself fails at counts towards giving
+  the backend up. A grammar that has come to its end ends the answer, whatever `min_tokens` says.
+* **Nothing is dropped without a word.** A field that would change the answer elsewhere and is not used here is named
+  once in a run (`batch/foreign.py`). A table without the column that is wanted is refused before a model is loaded.
+  An answer that ended inside its schema or grammar says so (`"structure": "cut"`, the summary, a line on standard
+  error). A model's own system message that cannot be left out is named.
+* **Standard input** is the prompt where neither `-p` nor `-f` is given. Beside them a pipe, a socket or a file is
+  read to its end and added behind the prompt, which a line says. A terminal, `/dev/null`, and a file of which another
+  program has read a part are left alone; `--no-stdin` leaves everything alone, as in a loop that reads its list from
+  a pipe. What is waited for longer than a second is named.
+* **Text files** are UTF-8, with or without a byte-order mark; anything else is a sentence with the offset
+  (`text_files.py`).
+* **Set to nothing is not set**, for every variable and setting (`environment.py`).
+* **A grammar means what llama.cpp makes of it**, or is refused with line and column (`session/gbnf.py`).
+* **A server that says when to come back is asked then**, and an address that runs out is looked up afresh once at a
+  place.
 """
 
 

@@ -29,6 +29,7 @@ from typing import Any, cast
 from spec_local.sampling.params import Sampling
 from spec_local.session.engine import Engine, load
 from spec_local.session.options import EngineOptions
+from spec_local.session.reply_options import ReplyOptions
 from spec_local.session.result import Piece
 from spec_local.session.store import IN_MEMORY, Store
 from spec_local.session.stream import Stream
@@ -112,7 +113,7 @@ def without(engine: TimedEngine, sampling: Sampling) -> Run:
 async def with_screen(engine: TimedEngine, options: EngineOptions, sampling: Sampling) -> Run:
     """The same run in the chat, at 120×40 with the panel."""
     kept = cast(Any, engine)
-    app = ChatApp(lambda: (options, sampling), Store(IN_MEMORY), loader=lambda *_: kept)
+    app = ChatApp(lambda: (options, sampling, ReplyOptions()), Store(IN_MEMORY), loader=lambda *_: kept)
     async with app.run_test(size=(120, 40)) as pilot:
         while app.dialogue.facts is None:
             await pilot.pause(0.02)

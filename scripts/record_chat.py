@@ -26,6 +26,7 @@ from textual.pilot import Pilot
 from spec_local.paths import cache_folder, models_folder
 from spec_local.sampling.params import Sampling
 from spec_local.session.options import EngineOptions
+from spec_local.session.reply_options import ReplyOptions
 from spec_local.session.store import Store
 from spec_local.ui.app import ChatApp
 
@@ -116,7 +117,7 @@ async def record(options: EngineOptions, sampling: Sampling, folder: Path, size:
             shutil.copytree(folder_before, cache_folder() / folder_before.name)
         Path(FILE).write_text(CODE, encoding="utf-8")
         path = Path(home) / "conversations.sqlite3"
-        app = ChatApp(lambda: (options, sampling), Store(path))
+        app = ChatApp(lambda: (options, sampling, ReplyOptions()), Store(path))
         async with app.run_test(size=size) as pilot:
             r = Recorder(app, pilot, folder)
             await r.ready()
@@ -136,7 +137,7 @@ async def record(options: EngineOptions, sampling: Sampling, folder: Path, size:
             await r.enter(EDITED)
             await r.done()
         store = Store(path)
-        app = ChatApp(lambda: (options, sampling), store, resume=store.latest())
+        app = ChatApp(lambda: (options, sampling, ReplyOptions()), store, resume=store.latest())
         async with app.run_test(size=size) as pilot:
             r = Recorder(app, pilot, folder)
             await r.ready()

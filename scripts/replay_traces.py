@@ -19,8 +19,8 @@ from replaying.trace_file import load
 
 from spec_local.bench.results import geometric_mean
 from spec_local.bench.traces import Costs, Trace, TraceText, oracle_seconds, plain_seconds, replay, seconds
-from spec_local.speculation.adaptive import AdaptiveController
 from spec_local.speculation.controller import FixedController
+from spec_local.speculation.policy import AdaptiveController
 
 TRACES = Path(__file__).resolve().parent.parent / "tests" / "controller" / "traces.npz"
 LENGTHS = (0, 1, 2, 3, 4, 5, 7, 10, 15)

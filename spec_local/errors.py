@@ -59,6 +59,11 @@ class ContextFullError(UsageError):
     """The prompt does not fit the context window."""
 
 
+class NoTokenError(UsageError):
+    """What a request asks for (grammar, bans, biases) leaves no token to go on with. The request's fault, never the
+    backend's: it fails alone."""
+
+
 class InvariantError(AssertionError):
     """Something that exactness rests on does not hold: a defect of this program, which `spec-local verify` names.
 

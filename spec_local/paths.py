@@ -10,16 +10,17 @@ Nothing here creates a folder; whoever writes into one does.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+
+from spec_local import environment
 
 _APP = "spec-local"
 
 
 def _moved(variable: str) -> Path | None:
     """The absolute folder an environment variable names; None where it is unset or empty."""
-    value = os.environ.get(variable, "")
-    return Path(value).expanduser().absolute() if value else None
+    value = environment.variable(variable)
+    return None if value is None else Path(value).expanduser().absolute()
 
 
 def _folder(kind: str) -> Path:

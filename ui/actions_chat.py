@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from spec_local.errors import UsageError
 from spec_local.session.attachments import mention, read_attachment
+from spec_local.session.conversation import NO_SYSTEM
 
 if TYPE_CHECKING:
     from spec_local.session.store_records import Found, StoredMessage
@@ -100,22 +101,22 @@ def title(app: ChatApp, text: str) -> None:
 def system(app: ChatApp, text: str) -> None:
     """Edit the system message, or set it to what was given."""
     if text:
-        set_system(app, "" if text == "none" else text)
+        set_system(app, NO_SYSTEM if text == "none" else text)
         return
 
     from spec_local.ui.dialogs import SystemEditor
 
     def saved(edited: str | None) -> None:
-        if edited is not None and edited != app.dialogue.conversation.system:
-            set_system(app, edited)
+        if edited is not None and edited != app.dialogue.conversation.system.strip():
+            set_system(app, edited or NO_SYSTEM)
 
-    app.push_screen(SystemEditor(app.dialogue.conversation.system), saved)
+    app.push_screen(SystemEditor(app.dialogue.conversation.system.strip()), saved)
 
 
 def set_system(app: ChatApp, text: str) -> None:
     """Change the system message, and say so."""
     app.dialogue.conversation.set_system(text)
-    app.transcript.note(f"System message: {text}" if text else "There is no system message now.")
+    app.transcript.note(f"System message: {text}" if text.strip() else "There is no system message now.")
 
 
 def attach(app: ChatApp, path: str) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from spec_local.errors import UsageError
+from spec_local.session.conversation import REPLY_SETTINGS
+from spec_local.words import unescaped
 
 if TYPE_CHECKING:
     from spec_local.ui.app import ChatApp
@@ -22,7 +24,7 @@ def sampling_names(_: ChatApp) -> Sequence[str]:
     """Names that /set knows."""
     from spec_local.sampling.params import Sampling
 
-    return tuple(Sampling.model_fields)
+    return (*Sampling.model_fields, *REPLY_SETTINGS)
 
 
 def set_sampling(app: ChatApp, text: str) -> None:
@@ -49,7 +51,7 @@ def unset_sampling(app: ChatApp, name: str) -> None:
 def _value(name: str, text: str) -> Any:
     """A value as JSON where it is JSON; text for stop strings, a list for several."""
     if name == "stop" and not text.startswith("["):
-        return [text]
+        return [unescaped(text)]
     try:
         return json.loads(text)
     except ValueError:
@@ -76,6 +78,13 @@ def _table(app: ChatApp) -> str:
             "drawn for each answer" if name == "seed" and value is None else "–" if value in (None, (), {}) else value
         )
         rows.append(f"{name:<18} {shown!s:<22} {origin}")
+    reply, base_reply = dialogue.conversation.reply(dialogue.base_reply), dialogue.base_reply
+    for name in REPLY_SETTINGS:
+        origin = "set here" if name in dialogue.conversation.settings else "default"
+        if origin == "default" and base_reply is not None and name in base_reply.model_fields_set:
+            origin = "set at start"
+        value = getattr(reply, name)
+        rows.append(f"{name:<18} {'–' if value in (None, {}) else value!s:<22} {origin}")
     return "\n".join(rows)
 
 

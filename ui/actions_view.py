@@ -31,8 +31,7 @@ def copy(app: ChatApp, which: str) -> None:
                 count = "no code block" if not blocks else f"code blocks 1 to {len(blocks)}"
                 raise UsageError(f"There is no code block {which}: the answer has {count}.")
             text, what = blocks[int(which) - 1], f"Code block {which}"
-    put_on_clipboard(app, text)
-    app.flash(f"{what} is on the clipboard.")
+    put_on_clipboard(app, text, what)
 
 
 def provenance(app: ChatApp, _: str) -> None:

@@ -23,6 +23,7 @@ from spec_local.ui.transcript import Notice
 
 if TYPE_CHECKING:
     from spec_local.sampling.params import Sampling
+    from spec_local.session.reply_options import ReplyOptions
     from spec_local.session.store_records import StoredMessage
 
 AnswerEvent = events.Started | events.Prefilling | events.Batch | events.Finished
@@ -67,7 +68,14 @@ class Answers:
 
     # -- beginning -------------------------------------------------------------------------------------------------
 
-    async def begin(self, question: int, base: Sampling | None, speculate: bool, n_ctx: int | None) -> None:
+    async def begin(
+        self,
+        question: int,
+        base: Sampling | None,
+        speculate: bool,
+        n_ctx: int | None,
+        base_reply: ReplyOptions | None = None,
+    ) -> None:
         """Begin an answer to a stored question of the conversation in view.
 
         Args:
@@ -75,6 +83,7 @@ class Answers:
             base: Sampling where the conversation sets none.
             speculate: Whether this answer speculates.
             n_ctx: Tokens a context holds.
+            base_reply: Thinking and the template's variables where the conversation sets none.
         """
         conversation = self._scene.conversation
         writer = conversation.begin_answer(question)
@@ -89,6 +98,7 @@ class Answers:
             sampling=conversation.sampling(base),
             speculate=speculate,
             writer=writer,
+            reply=conversation.reply(base_reply),
             first=self._first(turns),
         )
         self._live[job.key] = Live(job, question, view.figures, view, conversation, time.monotonic())
@@ -98,7 +108,7 @@ class Answers:
         self._stage.show_figures(view.figures)
         self._stage.refresh_state()
 
-    def compare(self) -> None:
+    def compare(self, base_reply: ReplyOptions | None = None) -> None:
         """Run the last answer again the other way, and say what that changes."""
         if self._live:
             raise UsageError("An answer is under way.", "Wait for it, or stop it with Esc.")
@@ -117,6 +127,7 @@ class Answers:
             sampling=comparison.sampling,
             speculate=comparison.other_way,
             writer=None,
+            reply=conversation.reply(base_reply),
             first=self._first(turns),
         )
         notice = self._stage.transcript.note(comparison.progress(0))
@@ -180,7 +191,7 @@ class Answers:
         if live.figures.ttft_s is None:
             live.figures.ttft_s = time.monotonic() - live.started
         if live.view is not None:
-            live.view.feed(event.text, event.tokens, event.rounds)
+            live.view.feed(event.text, event.tokens, event.rounds, event.thinking, event.thinking_tokens)
         else:
             live.figures.rounds += event.rounds
             if live.comparison is not None and live.notice is not None:

@@ -39,9 +39,10 @@ from spec_local.ui.turn_view import TurnView
 if TYPE_CHECKING:
     from spec_local.sampling.params import Sampling
     from spec_local.session.options import EngineOptions
+    from spec_local.session.reply_options import ReplyOptions
     from spec_local.session.store import Store
 
-Prepare = Callable[[], "tuple[EngineOptions, Sampling]"]
+Prepare = Callable[[], "tuple[EngineOptions, Sampling, ReplyOptions]"]
 
 
 class FromEngine(Message):
@@ -128,7 +129,7 @@ class ChatApp(App[int]):
 
     async def _begin(self) -> None:
         try:
-            self.options, self.dialogue.base = await asyncio.to_thread(self._prepare)
+            self.options, self.dialogue.base, self.dialogue.base_reply = await asyncio.to_thread(self._prepare)
         except SpecLocalError as error:
             self.failure = error
             self.exit()
@@ -170,8 +171,9 @@ class ChatApp(App[int]):
         self.input.show_waiting(dialogue.queued)
         for empty in self.transcript.query(EmptyState):
             empty.loaded = dialogue.facts.title if dialogue.facts else dialogue.models.doing
-        if self.panel.next_on != dialogue.next_on:
-            self.panel.next_on = dialogue.next_on
+        kernels = dialogue.facts.model.get("kernels") if dialogue.facts else None
+        if (self.panel.next_on, self.panel.kernels) != (dialogue.next_on, kernels):
+            self.panel.next_on, self.panel.kernels = dialogue.next_on, kernels
             self.panel.changed()
 
     def show_figures(self, figures: TurnFigures | None) -> None:
@@ -285,7 +287,7 @@ class ChatApp(App[int]):
             self.flash(error.message)
 
     def action_unfold(self) -> None:
-        """Show all of a long message."""
+        """Show all of a long message, and what was thought before an answer; or fold it again."""
         if isinstance(self.focused, TurnView):
             self.focused.unfolded = not self.focused.unfolded
             self.focused.changed()
@@ -302,9 +304,8 @@ class ChatApp(App[int]):
         """Ctrl+C: copy a selection, else stop what runs, else leave at the second time."""
         selected = self.screen.get_selected_text() or (self.composer.selected_text if self.composer.has_focus else "")
         if selected:
-            put_on_clipboard(self, selected)
+            put_on_clipboard(self, selected, "What was selected")
             self.screen.clear_selection()
-            self.flash("What was selected is on the clipboard.")
             return
         if self.dialogue.stop():
             return

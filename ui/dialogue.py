@@ -23,6 +23,7 @@ from spec_local.ui.stage import Stage
 if TYPE_CHECKING:
     from spec_local.sampling.params import Sampling
     from spec_local.session.options import EngineOptions
+    from spec_local.session.reply_options import ReplyOptions
     from spec_local.session.store import Store
 
 
@@ -42,6 +43,8 @@ class Dialogue:
         self.engine_thread = engine_thread
         self.base: Sampling | None = None
         """Sampling from the command line and the configuration."""
+        self.base_reply: ReplyOptions | None = None
+        """Thinking and the template's variables, from there too."""
         self.models = Models(stage, engine_thread)
         self.scene = Scene(stage, store, system)
         self.answers = Answers(stage, self.scene, engine_thread, self.models, self.regenerate)
@@ -124,7 +127,7 @@ class Dialogue:
     async def compare(self) -> None:
         """Run the last answer again the other way, and say what that changes."""
         self._require_engine()
-        self.answers.compare()
+        self.answers.compare(self.base_reply)
 
     def take_back(self) -> bool:
         """Put a queued message back into the input; what runs goes on. False where none waited."""
@@ -212,7 +215,8 @@ class Dialogue:
     # -- small things ----------------------------------------------------------------------------------------------
 
     async def _answer(self, question: int) -> None:
-        await self.answers.begin(question, self.base, self.next_on, self.facts.n_ctx if self.facts else None)
+        n_ctx = self.facts.n_ctx if self.facts else None
+        await self.answers.begin(question, self.base, self.next_on, n_ctx, self.base_reply)
 
     async def _send_queued(self) -> None:
         """A message that waited goes out now, or back where there is no model for it."""

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spec_local.errors import Aborted, BackendError, ContextFullError, SpecLocalError, UsageError, WorkerError
+from spec_local.session.messages import Message
 from spec_local.session.provenance import ProvenanceDecoder
 from spec_local.session.store_records import StoredMessage
-from spec_local.session.template import Message
 from spec_local.session.window import Turns, fit, reserve_for
 from spec_local.ui import events
 from spec_local.ui.recorder import Recorder
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from spec_local.sampling.params import Sampling
     from spec_local.session.generation import Prompt, Request
     from spec_local.session.options import EngineOptions
+    from spec_local.session.reply_options import ReplyOptions
     from spec_local.session.result import Piece, Result
     from spec_local.session.store import AnswerWriter
 
@@ -70,6 +71,7 @@ class ChatEngine(Protocol):
         system: str | None = None,
         raw: bool = False,
         speculate: bool = True,
+        reply: ReplyOptions | None = None,
         on_prefill: Callable[[int, int], None] | None = None,
     ) -> AnswerStream: ...
     def cancel(self) -> None: ...
@@ -108,6 +110,7 @@ class Answer(Job):
     sampling: Sampling
     speculate: bool
     writer: AnswerWriter | None
+    reply: ReplyOptions
     first: int = 0
     """Turns that earlier prompts dropped."""
 
@@ -320,7 +323,7 @@ class EngineThread:
         from spec_local.session.generation import Request
 
         def count(turns: Turns) -> int:
-            return len(engine.tokenize(Request(turns, system=job.system or None))[0])
+            return len(engine.tokenize(Request(turns, system=job.system or None, reply=job.reply))[0])
 
         def on_prefill(done: int, total: int) -> None:
             self._post(events.Prefilling(job.key, done, total))
@@ -332,6 +335,7 @@ class EngineThread:
             sampling=job.sampling,
             system=job.system or None,
             speculate=job.speculate,
+            reply=job.reply,
             on_prefill=on_prefill,
         )
         self._post(events.Started(job.key, window.tokens, window.first, stream.notices))

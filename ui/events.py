@@ -108,7 +108,10 @@ class Batch:
     answer: int
     text: str
     tokens: tuple[TokenText, ...]
+    """Of the answer; those of thinking are counted, in `thinking_tokens`."""
     rounds: tuple[Round, ...]
+    thinking: str = ""
+    thinking_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

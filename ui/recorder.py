@@ -31,6 +31,9 @@ class Recorder:
         self._text: list[str] = []
         self._tokens: list[TokenText] = []
         self._rounds: list[Round] = []
+        self._thinking: list[str] = []
+        self._thinking_tokens = 0
+        self._thinks = self._answers = False
         self._flushed = -FLUSH_S
         self._seen = False
         self._notes: list[str] = []
@@ -38,7 +41,9 @@ class Recorder:
     def take(self, piece: Piece, tokens: list[TokenText]) -> None:
         """Add one piece; flush where it is time."""
         self._text.append(piece.text)
-        self._tokens += tokens
+        self._thinking.append(piece.thinking)
+        self._thinking_tokens += piece.thinking_tokens
+        self._tokens += self._of_answer(piece, tokens)
         pass_s = 0.0
         if piece.round is not None:
             self._rounds.append(piece.round)
@@ -46,16 +51,27 @@ class Recorder:
         if not self._seen or self._clock() + pass_s - self._flushed >= FLUSH_S:
             self.flush()
 
+    def _of_answer(self, piece: Piece, tokens: list[TokenText]) -> list[TokenText]:
+        """The tokens that are part of the answer: neither thinking nor what stands between it and the answer."""
+        self._thinks = self._thinks or piece.thinking_tokens > 0
+        self._answers = self._answers or bool(piece.text)
+        if not self._thinks:
+            return tokens
+        tokens = tokens[piece.thinking_tokens :]
+        return tokens if self._answers else [token for token in tokens if token.text.strip()]
+
     def flush(self) -> None:
         """Save and show what was collected."""
         if not self._rounds and not any(self._text):
             return
         self._seen = True
         text, tokens, rounds = "".join(self._text), tuple(self._tokens), tuple(self._rounds)
-        for collected in (self._text, self._tokens, self._rounds):
+        thinking, count = "".join(self._thinking), self._thinking_tokens
+        self._thinking_tokens = 0
+        for collected in (self._text, self._tokens, self._rounds, self._thinking):
             collected.clear()
         self._save(lambda writer: writer.append(text, tokens, rounds))
-        self._post(events.Batch(self._job.key, text, tokens, rounds))
+        self._post(events.Batch(self._job.key, text, tokens, rounds, thinking, count))
         self._flushed = self._clock()
 
     def end(self, result: Result | None, error: SpecLocalError | None = None, refused: bool = False) -> None:

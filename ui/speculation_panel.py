@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.cells import cell_len
 from textual.content import Content
@@ -31,6 +32,8 @@ class SpeculationPanel(LinesView):
         """Whether the next turn speculates."""
         self.memory: int | None = None
         """Bytes this process holds."""
+        self.kernels: Mapping[str, Any] | None = None
+        """Whether our own kernels compute, and if not, why; None while nothing is loaded."""
 
     def show(self, figures: TurnFigures | None) -> None:
         """Show these figures, or that there are none yet."""
@@ -38,7 +41,7 @@ class SpeculationPanel(LinesView):
         self.changed()
 
     def build(self, width: int) -> Sequence[Content]:
-        return [EMPTY, *panel_lines(self.figures, width, self.next_on, self.memory)]
+        return [EMPTY, *panel_lines(self.figures, width, self.next_on, self.memory), *kernel_lines(self.kernels, width)]
 
 
 def panel_lines(
@@ -52,6 +55,16 @@ def panel_lines(
     lines += [*_acceptance(figures, width), EMPTY]
     lines += [*_speed(figures, width), EMPTY]
     return lines + _cost(figures, width, memory)
+
+
+def kernel_lines(kernels: Mapping[str, Any] | None, width: int) -> list[Content]:
+    """Whose kernels multiply, and where they are llama.cpp's, why."""
+    if kernels is None:
+        return []
+    if kernels["on"]:
+        return [_row("kernels", kernels["instructions"], width)]
+    reason = [line.stylize(FAINT) for line in Content(kernels["reason"]).wrap(width)[:3]]
+    return [_row("kernels", "llama.cpp's", width), *reason]
 
 
 def _nothing_yet(next_on: bool, width: int, memory: int | None) -> list[Content]:

@@ -26,6 +26,8 @@ def start(prepare: Prepare, *, system: str = "", go_on: bool = False, take: Call
     warning: StoreError | None = None
     try:
         store = Store(store_path())
+        if store.notice:
+            warning = StoreError(store.notice, "SPEC_LOCAL_HOME keeps them elsewhere.")
     except StoreError as error:
         store = Store(IN_MEMORY)
         warning = StoreError(f"{error.message} This conversation will not be saved.", error.hint)

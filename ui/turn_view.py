@@ -59,6 +59,10 @@ class TurnView(LinesView, can_focus=True):
         self.waiting = ""
         """What an answer without text is waiting for; empty once it ended."""
         self.unfolded = False
+        self.thoughts = str(message.result.get("reasoning") or "")
+        """What was thought before the answer."""
+        self._thinking_tokens = int(message.result.get("usage", {}).get("reasoning_tokens") or 0)
+        self._thinking_began: float | None = None
         self._document = MarkdownDocument(message.text if message.role == "assistant" else "")
         self._drawn = -1.0
         self._pause = _FRAME_S
@@ -80,8 +84,19 @@ class TurnView(LinesView, can_focus=True):
 
     # -- growing ---------------------------------------------------------------------------------------------------
 
-    def feed(self, text: str, tokens: Iterable[TokenText], rounds: Iterable[Round]) -> None:
+    def feed(
+        self,
+        text: str,
+        tokens: Iterable[TokenText],
+        rounds: Iterable[Round],
+        thinking: str = "",
+        thinking_tokens: int = 0,
+    ) -> None:
         """Add what came; drawn at once or a little later."""
+        if thinking_tokens and self._thinking_began is None:
+            self._thinking_began = time.monotonic()
+        self.thoughts += thinking
+        self._thinking_tokens += thinking_tokens
         first = not self._document.source
         self._document.append(text)
         self.tokens += tokens
@@ -95,6 +110,7 @@ class TurnView(LinesView, can_focus=True):
         """The answer has ended and is this."""
         self.message = message
         self.waiting = ""
+        self.thoughts = str(message.result.get("reasoning") or self.thoughts)
         if message.text != self._document.source:
             self._document = MarkdownDocument(message.text)
         self.draw()
@@ -140,13 +156,38 @@ class TurnView(LinesView, can_focus=True):
         else:
             lines = list(self._document.lines(width))
         below = self._below()
+        thought = self._thought(width)
+        if lines or not self.waiting:
+            thought += [EMPTY] if thought and (lines or below) else []
+        elif thought:
+            return thought
         if self.waiting and not lines:
             return [Content.styled(self.waiting, FAINT).truncate(width, ellipsis=True)]
         if below and lines:
             lines.append(EMPTY)
         for text, style in below:
             lines += [line.stylize(style) for line in Content(text).wrap(width)]
-        return [*lines, *self._branch_line()]
+        return [*thought, *lines, *self._branch_line()]
+
+    def _thought(self, width: int) -> list[Content]:
+        """What was thought, folded into a line until Enter opens it, and the tools that are to be called."""
+        lines: list[Content] = []
+        if self._thinking_tokens:
+            seconds = self.message.result.get("timings", {}).get("thinking_s")
+            if seconds is None and self._thinking_began is not None:
+                seconds = time.monotonic() - self._thinking_began
+            verb = "thinking" if self.waiting and not self._document.source else "thought"
+            took = "" if seconds is None else f" for {seconds:.0f} s"
+            hint = "" if self.unfolded or verb == "thinking" else " (Enter on the message shows it)"
+            line = f"{'▾' if self.unfolded else '▸'} {verb}{took}, {counted(self._thinking_tokens, 'token')}{hint}"
+            lines.append(Content.styled(line, FAINT).truncate(width, ellipsis=True))
+            if self.unfolded:
+                lines += [part.stylize(FAINT) for part in plain_lines(self.thoughts, max(8, width - 2))]
+        for call in self.message.result.get("tool_calls") or ():
+            function = call["function"]
+            text = visible(f"→ {function['name']}({function['arguments']})")
+            lines += [part.stylize("$text-accent") for part in Content(text).wrap(width)]
+        return lines
 
     def _below(self) -> list[tuple[str, str]]:
         """What stands under an answer: how it ended, and its figures."""

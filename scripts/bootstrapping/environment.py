@@ -170,3 +170,17 @@ def check_loads(environment: Environment, wheel: Path, run: Runner) -> None:
             "environment it is built for any processor.",
             error.excerpt,
         ) from error
+
+
+def build_kernels(environment: Environment, run: Runner) -> str:
+    """Build spec-local's own kernels with the compiler that has built llama.cpp, once for all checkouts of a version.
+
+    Returns:
+        A note where that fails: the program works without them.
+    """
+    try:
+        command = [str(environment.python), "-I", "-m", "spec_local.llama.kernels.build"]
+        run(command, "Building the kernels for passes over several tokens (under a minute)")
+    except SetupError as error:
+        return f"Going on without spec-local's own kernels: {error.message} `spec-local doctor` says what is missing."
+    return ""

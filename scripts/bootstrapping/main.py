@@ -94,6 +94,8 @@ def set_up(
     everything = sorted({*extras, *(before.extras if before else ())})
     environments.install_project(environment, checkout, everything, console.run)
     environments.check_loads(environment, wheel, console.run)
+    if note := environments.build_kernels(environment, console.run):
+        console.say(note)
     environment.write(Stamp(digest, tuple(everything), wanted.key))
 
 

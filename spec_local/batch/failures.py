@@ -32,6 +32,8 @@ class Failure(StrEnum):
     INVALID_SAMPLING = "invalid_sampling"
     INVALID_GRAMMAR = "invalid_grammar"
     """A schema or grammar of the line's own cannot be compiled."""
+    INVALID_REPLY = "invalid_reply"
+    """Thinking, tools or the template's variables as the line sets them."""
     TIMEOUT = "timeout"
     INTERNAL = "internal"
     """A defect of this program, kept to the one item."""

@@ -22,6 +22,8 @@ class BatchOptions:
     layout: Layout = field(default_factory=Layout)
     resume: bool = False
     """Go on with what the output file holds."""
+    retry_cut: bool = False
+    """Answer again what ended before its schema or grammar was complete."""
     echo_input: bool = False
     """Put each line's own fields into its record."""
     max_errors: int | None = None
@@ -81,7 +83,8 @@ class Job:
             return
         self._source.keep()
         stream = self._source.open()
-        plan = plan_resumption(self._output, read_items(stream, self._options.layout), self._recipe.fingerprint)
+        items = read_items(stream, self._options.layout)
+        plan = plan_resumption(self._output, items, self._recipe.fingerprint, self._options.retry_cut)
         self._output.keep(plan.kept)
         self.summary.kept = len(plan.done)
         self._done = plan.done

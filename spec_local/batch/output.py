@@ -44,6 +44,8 @@ class OldRecord:
     id: Id
     finished: bool
     """An answer, not a failure."""
+    cut: bool
+    """An answer that ended before its schema or grammar was complete."""
     fingerprint: str
 
 
@@ -96,6 +98,7 @@ class OutputFile:
         if self._file is None:
             self._open()
         assert self._file is not None
+        start = None if self._standard else os.fstat(self._file.fileno()).st_size
         data = memoryview((json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8"))
         try:
             while data:
@@ -105,6 +108,9 @@ class OutputFile:
         except BrokenPipeError:
             raise
         except OSError as error:
+            if start is not None:
+                with suppress(OSError):  # a disk that is full may take half a record: what stays is whole lines
+                    os.ftruncate(self._file.fileno(), start)
             raise self._failed("written", error) from error
         if time.monotonic() - self._synced > _SYNC_S:
             self._sync()
@@ -247,5 +253,6 @@ def _old_record(offset: int, data: bytes) -> OldRecord | None:
         record["line"],
         item_id if isinstance(item_id, str | int) else None,
         not failed and record.get("finish_reason") in ("stop", "length"),
+        record.get("structure") == "cut",
         str(record.get("fingerprint", "")),
     )

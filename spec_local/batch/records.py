@@ -1,4 +1,4 @@
-"""Input lines to items: JSON Lines, one prompt per line, or CSV. Strict, streaming, one error for a bad line.
+"""Input lines to items: JSON Lines, a prompt per line, or CSV (`csv_input`). Strict, streaming; a fault is one line's.
 
 An item is what a person asked for in one line, checked as far as that is possible without a model. Fields nobody knows
 are kept, for templates and for `--echo-input`.
@@ -6,26 +6,28 @@ are kept, for templates and for `--echo-input`.
 
 from __future__ import annotations
 
-import csv
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Literal
 
 from pydantic import ValidationError
 
 from spec_local.batch.failures import Failure, ItemError
-from spec_local.batch.lines import Line, invalid_utf8, read_lines
+from spec_local.batch.foreign import own_fields
+from spec_local.batch.lines import Line, read_lines
 from spec_local.batch.prompt_template import PromptTemplate
 from spec_local.errors import UsageError
 from spec_local.sampling.params import Sampling
+from spec_local.session.messages import Message, MessageError, normalise
 from spec_local.session.options import first_problem
-from spec_local.session.template import Message
+from spec_local.session.reply_options import ReplyOptions
 
 InputFormat = Literal["jsonl", "text", "csv"]
 Id = str | int | None
-_KNOWN = frozenset({"id", "prompt", "messages", "system", "json_schema", "grammar", *Sampling.model_fields})
+_REPLY = ("chat_template_kwargs", "reasoning_effort", *ReplyOptions.model_fields)
+_KNOWN = frozenset({"id", "prompt", "messages", "system", "json_schema", "grammar", *_REPLY, *Sampling.model_fields})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class Item:
     """Sampling parameters the line sets, of the right types and ranges."""
     json_schema: Mapping[str, Any] | bool | None = None
     grammar: str | None = None
+    reply: Mapping[str, Any] = field(default_factory=dict)
+    """What the line sets of `ReplyOptions`."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """The line as it was read, for `--echo-input`."""
     unknown: tuple[str, ...] = ()
@@ -77,17 +81,24 @@ def read_items(stream: BinaryIO, layout: Layout) -> Iterator[Item | BadLine]:
     """
     lines = read_lines(stream)
     if layout.format == "csv":
-        yield from _csv_items(lines, layout)
+        from spec_local.batch.csv_input import csv_items
+
+        yield from csv_items(lines, layout)
         return
     for line in lines:
         if not line.data.strip(b" \t\r\n\f\v"):
             continue
         fields: dict[str, Any] | None = None
         try:
-            fields = {"text": line.text()} if layout.format == "text" else _json_object(line)
-            yield _text_item(line.number, fields, layout) if layout.format == "text" else _item(line, fields, layout)
+            if layout.format == "text":
+                fields = {"text": line.text()}
+                yield _text_item(line.number, fields, layout)
+            else:
+                fields = _json_object(line)
+                _refuse_half_characters(fields)
+                yield _item(line, fields, layout)
         except ItemError as error:
-            yield BadLine(line.number, _usable_id(fields), error, fields)
+            yield BadLine(line.number, usable_id(fields), error, None if fields and _surrogate(fields) else fields)
 
 
 # --- JSON Lines -----------------------------------------------------------------------------------------------------
@@ -106,16 +117,20 @@ def _json_object(line: Line) -> dict[str, Any]:
         raise ItemError(Failure.INVALID_JSON, f"A number cannot be read: {error}.") from None
     if not isinstance(value, dict):
         raise ItemError(Failure.NOT_AN_OBJECT, f"The line holds {_kind(value)}, not an object.")
-    if "\\u" in text and (where := _surrogate(value)):
-        raise ItemError(Failure.LONE_SURROGATE, f"{where} holds half of a surrogate pair, which is no character.")
     return value
 
 
-def _item(line: Line, fields: dict[str, Any], layout: Layout) -> Item:
+def _refuse_half_characters(fields: Mapping[str, Any]) -> None:
+    if where := _surrogate(fields):
+        raise ItemError(Failure.LONE_SURROGATE, f"{where} holds half of a surrogate pair, which is no character.")
+
+
+def _item(line: Line, given: dict[str, Any], layout: Layout) -> Item:
+    fields = own_fields(given)
     item_id = fields.get("id")
     if isinstance(item_id, bool) or not isinstance(item_id, str | int | None):
         raise _wrong("id", item_id, "a text or a whole number")
-    prompt = _prompt(fields, layout)
+    prompt = _prompt({**given, **fields}, layout)  # a template may name any field of the line
     system = fields.get("system")
     if not isinstance(system, str | None):
         raise _wrong("system", system, "a text")
@@ -135,9 +150,27 @@ def _item(line: Line, fields: dict[str, Any], layout: Layout) -> Item:
         _sampling({name: fields[name] for name in fields if name in Sampling.model_fields}),
         schema,
         grammar,
-        fields,
+        _reply(fields),
+        given,
         tuple(name for name in fields if name not in _KNOWN and name not in used),
     )
+
+
+def _reply(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Thinking, tools and the template's variables, under OpenAI's names and those of servers like this one."""
+    found = {name: fields[name] for name in ReplyOptions.model_fields if fields.get(name) is not None}
+    arguments = fields.get("chat_template_kwargs")
+    if arguments is not None:
+        if not isinstance(arguments, dict):
+            raise _wrong("chat_template_kwargs", arguments, "an object")
+        found["template_args"] = {**found.get("template_args", {}), **arguments}
+    if isinstance(effort := fields.get("reasoning_effort"), str):
+        found["template_args"] = {"reasoning_effort": effort, **found.get("template_args", {})}
+    try:
+        ReplyOptions.parse(found)
+    except UsageError as error:
+        raise ItemError(Failure.INVALID_REPLY, error.message, error.hint) from None
+    return found
 
 
 def _prompt(fields: Mapping[str, Any], layout: Layout) -> str | tuple[Message, ...]:
@@ -145,7 +178,7 @@ def _prompt(fields: Mapping[str, Any], layout: Layout) -> str | tuple[Message, .
     if layout.template is not None:
         if fields.get("messages") is not None:
             raise ItemError(Failure.TWO_PROMPTS, "The line has messages; a template makes a prompt of its own.")
-        return _not_empty(layout.template.render(fields), "The prompt made by the template")
+        return not_empty(layout.template.render(fields), "The prompt made by the template")
     prompt, messages = fields.get(name), fields.get("messages")
     if prompt is not None and messages is not None:
         raise ItemError(Failure.TWO_PROMPTS, f"The line has both {name} and messages.")
@@ -155,20 +188,16 @@ def _prompt(fields: Mapping[str, Any], layout: Layout) -> str | tuple[Message, .
         raise ItemError(Failure.MISSING_PROMPT, f"The line has neither {name} nor messages.")
     if not isinstance(prompt, str):
         raise _wrong(name, prompt, "a text")
-    return _not_empty(prompt, f"The field {name}")
+    return not_empty(prompt, f"The field {name}")
 
 
 def _messages(value: Any) -> tuple[Message, ...]:
     if not isinstance(value, list):
         raise _wrong("messages", value, "a list of objects with role and content")
-    messages = []
-    for i, message in enumerate(value):
-        if not isinstance(message, dict):
-            raise _wrong(f"messages[{i}]", message, "an object with role and content")
-        for name in ("role", "content"):
-            if not isinstance(message.get(name), str):
-                raise _wrong(f"messages[{i}].{name}", message.get(name), "a text")
-        messages.append(Message(role=message["role"], content=message["content"]))
+    try:
+        messages = normalise(value)
+    except MessageError as error:
+        raise ItemError(Failure.WRONG_TYPE, error.message, error.hint) from None
     if not any(message["content"].strip() for message in messages):
         raise ItemError(Failure.EMPTY_PROMPT, "The messages hold no text.")
     return tuple(messages)
@@ -186,115 +215,29 @@ def _sampling(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: getattr(checked, name) for name in present}
 
 
-# --- plain text and CSV ---------------------------------------------------------------------------------------------
+# --- plain text ---------------------------------------------------------------------------------------------
 
 
 def _text_item(number: int, fields: dict[str, Any], layout: Layout) -> Item:
     prompt = layout.template.render({**fields, "prompt": fields["text"]}) if layout.template else fields["text"]
-    return Item(number, None, _not_empty(prompt, "The prompt"), fields=fields)
-
-
-class _Source:
-    """Lines as the texts that `csv` reads, remembering which of them a row came from."""
-
-    def __init__(self, lines: Iterable[Line]) -> None:
-        self._lines = iter(lines)
-        self.first: Line | None = None
-        """First line of the row that is being read."""
-        self.error: ItemError | None = None
-        """What was wrong with one of its lines."""
-
-    def __iter__(self) -> Iterator[str]:
-        for line in self._lines:
-            self.first = self.first or line
-            if line.cut:
-                self.error = self.error or ItemError(Failure.LINE_TOO_LONG, "A line of the row is too long.")
-                yield "\n"
-                continue
-            try:
-                yield line.data.decode("utf-8") + "\n"
-            except UnicodeDecodeError as error:
-                self.error = self.error or invalid_utf8(line, error.start)
-                yield line.data.decode("utf-8", "replace") + "\n"
-
-    def start(self) -> None:
-        self.first = self.error = None
-
-
-def _csv_items(lines: Iterable[Line], layout: Layout) -> Iterator[Item | BadLine]:
-    source = _Source(lines)
-    csv.field_size_limit(2**31 - 1)  # a row is bounded by the lines it is made of
-    reader = csv.reader(source, strict=True)
-    header: list[str] | None = None
-    while True:
-        source.start()
-        row: list[str] = []
-        error: ItemError | None = None
-        try:
-            row = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as problem:
-            error = ItemError(Failure.INVALID_CSV, f"The row cannot be read: {problem}.")
-        error = source.error or error
-        assert source.first is not None
-        if error is None and len(row) <= 1 and not "".join(row).strip():  # a blank line
-            continue
-        if header is None:
-            header = _header(row, error, layout)
-            continue
-        number = source.first.number
-        fields: dict[str, Any] | None = None
-        try:
-            if error is not None:
-                raise error
-            if len(row) != len(header):
-                raise ItemError(Failure.INVALID_CSV, f"The row has {len(row)} cells; the header has {len(header)}.")
-            fields = dict(zip(header, row, strict=True))
-            yield _csv_item(number, fields, header, layout)
-        except ItemError as problem:
-            yield BadLine(number, _usable_id(fields), problem, fields)
-
-
-def _header(row: list[str], error: ItemError | None, layout: Layout) -> list[str]:
-    if error is not None:
-        raise UsageError(f"The header of the CSV input cannot be read. {error.message}")
-    header = [name.strip() for name in row]
-    if len(set(header)) != len(header):
-        raise UsageError(f"The CSV header names a column twice: {', '.join(header)}.", "Give each its own name.")
-    wanted = layout.template.fields if layout.template else [_csv_column(header, layout)]
-    for name in wanted:
-        if name not in header:
-            raise UsageError(
-                f"The CSV input has no column {name!r}; it has: {', '.join(header)}.",
-                "Choose one with --column NAME, or several with --template.",
-            )
-    return header
-
-
-def _csv_column(header: list[str], layout: Layout) -> str:
-    return layout.column or (header[0] if len(header) == 1 else "prompt")
-
-
-def _csv_item(number: int, fields: dict[str, Any], header: list[str], layout: Layout) -> Item:
-    prompt = layout.template.render(fields) if layout.template else fields[_csv_column(header, layout)]
-    prompt = _not_empty(prompt, "The prompt")
-    return Item(number, fields.get("id") or None, prompt, fields.get("system") or None, fields=fields)
+    return Item(number, None, not_empty(prompt, "The prompt"), fields=fields)
 
 
 # --- small things ---------------------------------------------------------------------------------------------------
 
 
-def _not_empty(prompt: str, what: str) -> str:
+def not_empty(prompt: str, what: str) -> str:
+    """`prompt`, where there is something in it."""
     if not prompt.strip():
         raise ItemError(Failure.EMPTY_PROMPT, f"{what} is empty.")
     return prompt
 
 
-def _usable_id(fields: Mapping[str, Any] | None) -> Id:
+def usable_id(fields: Mapping[str, Any] | None) -> Id:
     """The id of a line that failed otherwise, so that its record can be told apart."""
-    value = None if fields is None else fields.get("id")
-    return value if isinstance(value, str | int) and not isinstance(value, bool) else None
+    value = None if fields is None else fields.get("id", fields.get("custom_id"))
+    usable = isinstance(value, str | int) and not isinstance(value, bool) and not _surrogate({"id": value})
+    return value if usable else None
 
 
 def _wrong(name: str, value: Any, wanted: str) -> ItemError:

@@ -13,6 +13,7 @@ from spec_local.batch.failures import Failure, ItemError
 from spec_local.batch.records import Item
 from spec_local.sampling.params import Sampling
 from spec_local.session.generation import Request
+from spec_local.session.reply_options import ReplyOptions
 from spec_local.session.structured import GrammarError, Structure, gbnf, json_schema
 
 
@@ -25,6 +26,8 @@ class Recipe:
     raw: bool = False
     structure: Structure | None = None
     """A schema or grammar all answers follow, unless a line brings its own."""
+    reply: ReplyOptions = field(default_factory=ReplyOptions)
+    """Thinking, tools, and what the template is told."""
     model: Mapping[str, Any] = field(default_factory=dict)
     """What the text depends on besides prompt and sampling: the target, and under rules that let the draft shape the
     text, the draft. Plain JSON values."""
@@ -44,18 +47,29 @@ class Recipe:
                 structure = _gbnf(item.grammar)
         except GrammarError as error:
             raise ItemError(Failure.INVALID_GRAMMAR, error.message, error.hint) from None
-        return Request(prompt, self._sampling(item), self._system(item), self.raw, structure=structure)
+        return Request(
+            prompt, self._sampling(item), self._system(item), self.raw, structure=structure, reply=self._reply(item)
+        )
 
     def fingerprint(self, item: Item) -> str:
         """Prompt, sampling and model of an item as three hashes, "prompt-sampling-model"."""
         sampling = self._sampling(item)
         how: list[Any] = [sampling.model_dump(mode="json", include=sampling.model_fields_set)]
         how += [item.json_schema, item.grammar, self.structure.text if self.structure else None]
+        reply = self._reply(item).model_dump(mode="json", exclude_defaults=True)
+        how += [reply] if reply else []
         return "-".join(_digest(part) for part in ([item.prompt, self._system(item), self.raw], how, self.model))
 
     def _sampling(self, item: Item) -> Sampling:
         fields = {name: getattr(self.sampling, name) for name in self.sampling.model_fields_set}
         return Sampling.model_validate({**fields, **item.sampling})
+
+    def _reply(self, item: Item) -> ReplyOptions:
+        if not item.reply:
+            return self.reply
+        shared = {name: getattr(self.reply, name) for name in self.reply.model_fields_set}
+        arguments = {**shared.get("template_args", {}), **item.reply.get("template_args", {})}
+        return ReplyOptions.model_validate({**shared, **item.reply, "template_args": arguments})
 
     def _system(self, item: Item) -> str | None:
         return item.system if item.system is not None else self.system

@@ -29,18 +29,22 @@ class Resumption:
 
 
 def plan_resumption(
-    output: OutputFile, items: Iterable[Item | BadLine], fingerprint: Callable[[Item], str]
+    output: OutputFile,
+    items: Iterable[Item | BadLine],
+    fingerprint: Callable[[Item], str],
+    retry_cut: bool = False,
 ) -> Resumption:
     """Compare an output file with the input; nothing is changed yet (`output.keep(resumption.kept)` does that).
 
     An item is recognised by its id, or without one by its line number, and its answer stands while its fingerprint is
-    the same. Where an id occurs several times, each of its items takes an answer of its own.
+    the same. Where an id occurs several times, each of its items takes an answer of its own. With `retry_cut`, answers
+    that ended before their schema or grammar was complete are done again.
     """
     plan = Resumption()
     old: dict[Id | tuple[int], list[OldRecord]] = {}
     order: list[OldRecord] = []
     for record in output.records():
-        if not record.finished:  # a failure, done again
+        if not record.finished or (retry_cut and record.cut):  # a failure, done again
             continue
         order.append(record)
         old.setdefault(_key(record.id, record.line), []).append(record)

@@ -64,6 +64,8 @@ class Outcome:
             echo: Include the line's own fields under "input".
         """
         record: dict[str, Any] = {"id": self.id, "line": self.line}
+        if self.fields is not None and "custom_id" in self.fields:
+            record["custom_id"] = self.fields["custom_id"]
         if self.result is not None:
             record |= self.result.as_dict()
         else:

@@ -5,12 +5,37 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from spec_local.batch.records import Layout, read_items
 from spec_local.errors import UsageError
 
 _CHUNK = 2**20
+
+
+class _Heard:
+    """Standard input that tells when its first line has come."""
+
+    def __init__(self, stream: BinaryIO, came: Callable[[], None]) -> None:
+        self._stream, self._came = stream, came
+
+    def readline(self, size: int = -1) -> bytes:
+        data = self._stream.readline(size)
+        self._came()
+        return data
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._stream.read(size)
+        self._came()
+        return data
+
+    def __enter__(self) -> _Heard:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
 
 
 class Source:
@@ -25,6 +50,8 @@ class Source:
 
     def __init__(self, path: str) -> None:
         self.name = path
+        self.came: Callable[[], None] = lambda: None
+        """Called when something of standard input was read."""
         self._path = Path(path).expanduser()
         self._spooled: BinaryIO | None = None
         self._regular = path != "-" and self._path.is_file()
@@ -45,11 +72,21 @@ class Source:
             self._spooled.seek(0)
             return self._spooled
         if self.name == "-":
-            return cast("BinaryIO", sys.stdin.buffer)
+            return cast("BinaryIO", _Heard(sys.stdin.buffer, lambda: self.came()))
         try:
             return open(self._path, "rb")
         except OSError as error:
             raise UsageError(f"{self.name} cannot be read: {error.strerror or error}.") from error
+
+    def check(self, layout: Layout) -> None:
+        """Find out now what is wrong with a file as a whole: before a model is loaded for it.
+
+        Raises:
+            UsageError: It is UTF-16, or a CSV file without the column that is wanted.
+        """
+        if self._regular:
+            with self.open() as stream:
+                next(iter(read_items(stream, layout)), None)
 
     def keep(self) -> None:
         """Make the input readable more than once: a pipe is read to its end into a temporary file."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spec_local.batch.failures import failure_type
+from spec_local.batch.foreign import UNUSED
 from spec_local.batch.records import BadLine, Id, Item
 from spec_local.batch.runner import Outcome
 from spec_local.sampling.params import Sampling
@@ -34,6 +35,8 @@ class Summary:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    cut: int = 0
+    """Answers that ended before their schema or grammar was complete."""
     notes: list[str] = field(default_factory=list)
     """What a person should know; at most a few dozen."""
     clock: Callable[[], float] = time.perf_counter
@@ -48,7 +51,8 @@ class Summary:
     # -- what happens ----------------------------------------------------------------------------------------------
 
     def watch(self, items: Iterable[Item | BadLine]) -> Iterator[Item | BadLine]:
-        """Pass items through, noting ids that repeat and fields that look like misspelt parameters."""
+        """Pass items through, noting ids that repeat, fields of other programs that are not used here, and what
+        looks like a misspelt parameter."""
         for item in items:
             if item.id is not None:
                 first = self._ids.setdefault(item.id, item.line)
@@ -73,6 +77,7 @@ class Summary:
         self.prompt_tokens += result.prompt_tokens
         self.cached_tokens += result.cached_tokens
         self.completion_tokens += len(result.token_ids)
+        self.cut += result.structure == "cut"
         self._tally.add(result.rounds)
 
     def note(self, text: str) -> None:
@@ -86,6 +91,9 @@ class Summary:
         if name in self._fields or len(self._fields) > 1000:
             return
         self._fields.add(name)
+        if name in UNUSED:
+            self.note(f"The field {name!r} (line {line}) is not used here: {UNUSED[name]}.")
+            return
         near = difflib.get_close_matches(name, [*Sampling.model_fields, "prompt", "messages", "system"], 1, 0.8)
         if near:
             self.note(f"The field {name!r} (line {line}) means nothing here; did you mean {near[0]}?")
@@ -123,6 +131,7 @@ class Summary:
             "failed": self.failed,
             "errors": dict(self.errors.most_common()),
             "finish_reasons": dict(self.finishes.most_common()),
+            "cut_structures": self.cut,
             "stopped": stopped,
             "parallel": concurrency.limit,
             "parallel_tokens_per_s": dict(concurrency.speeds),
@@ -145,6 +154,8 @@ class Summary:
         """One sentence for the terminal."""
         figures = self.statistics
         parts = [f"{self.answered} answered"]
+        if self.cut:
+            parts.append(f"{self.cut} of them cut before the schema or grammar was complete")
         if self.failed:
             kinds = ", ".join(f"{count} {kind}" for kind, count in self.errors.most_common(4))
             parts.append(f"{self.failed} failed ({kinds})")

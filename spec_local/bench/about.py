@@ -10,7 +10,7 @@ from spec_local.bench.bench import Bench
 from spec_local.bench.speed_report import About
 from spec_local.bench.workloads import count_prompts
 from spec_local.drafting.draft import MODEL_SOURCE
-from spec_local.llama.devices import physical_cores
+from spec_local.llama.processor import physical_cores
 
 
 def about(bench: Bench) -> About:

@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from spec_local.drafting.draft import MODEL_SOURCE, TEXT_SOURCE
-from spec_local.speculation.adaptive import AdaptiveController
 from spec_local.speculation.controller import Controller, FixedController
 from spec_local.speculation.cost import CostProfile
+from spec_local.speculation.policy import AdaptiveController
 
 PLAIN = "plain"
 AUTO = "auto"

@@ -8,7 +8,7 @@ from spec_local.bench.curves import Curves
 from spec_local.bench.results import Ceiling, geometric_mean
 from spec_local.bench.traces import Costs, Trace, TraceText, oracle_seconds, plain_seconds, replay, seconds
 from spec_local.drafting.draft import MODEL_SOURCE
-from spec_local.speculation.adaptive import AdaptiveController
+from spec_local.speculation.policy import AdaptiveController
 
 FLAT_SLOPE = 0.03
 """Growth of a pass per further row where passes are nearly flat: a GPU that is not busy."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from spec_local.errors import UsageError
 from spec_local.session.generation import Prompt
-from spec_local.session.template import Message
+from spec_local.session.messages import Message
 from spec_local.words import counted
 
 SEPARATOR = "---"

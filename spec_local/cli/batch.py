@@ -6,12 +6,14 @@ import argparse
 import json
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from spec_local.cli.exit_codes import ExitCode
 from spec_local.cli.options import Setting
-from spec_local.cli.terminal import is_terminal
+from spec_local.cli.terminal import is_terminal, patience
 from spec_local.errors import SpecLocalError, UsageError
 from spec_local.words import counted, harmless
 
@@ -19,12 +21,13 @@ if TYPE_CHECKING:
     from spec_local.batch.job import BatchOptions, Job
     from spec_local.batch.records import InputFormat
     from spec_local.batch.requests import Recipe
+    from spec_local.batch.source import Source
     from spec_local.sampling.params import Sampling
     from spec_local.session.concurrency import Concurrency
     from spec_local.session.engine import Engine
     from spec_local.session.structured import Structure
 
-_SUFFIXES: dict[str, InputFormat] = {".txt": "text", ".text": "text", ".csv": "csv"}
+_SUFFIXES: dict[str, InputFormat] = {".txt": "text", ".text": "text", ".csv": "csv", ".tsv": "csv", ".tab": "csv"}
 _JOIN_S = 0.2
 _LAST_PASS_S = 30.0
 """Seconds to wait for the engine to let go after the second Ctrl-C."""
@@ -35,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     batch = parser.add_argument_group("many prompts")
     batch.add_argument("--input", metavar="FILE", help="answer every line of a file; - for standard input")
     batch.add_argument(
-        "--input-format", choices=("jsonl", "text", "csv"), help="default: by the file's name, else jsonl"
+        "--input-format",
+        choices=("jsonl", "text", "csv"),
+        help="default: by the file's name, else jsonl; csv: also ; or tab",
     )
     batch.add_argument("--column", metavar="NAME", help="CSV column or JSON field with the prompt (default: prompt)")
     batch.add_argument("--template", metavar="T", help="make the prompt from fields, as in 'Summarise: {text}'")
@@ -43,6 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--parallel", type=_parallel, metavar="N", help="sequences decoded together, or auto (default: auto)"
     )
     batch.add_argument("--resume", action="store_true", help="go on with the output file of an earlier run")
+    batch.add_argument(
+        "--retry-cut", action="store_true", help="with --resume: answer again what was cut inside its schema or grammar"
+    )
     batch.add_argument("--echo-input", action="store_true", help="put each line's own fields into its record")
     batch.add_argument("--summary", metavar="FILE", help="write counts and speed as one JSON object")
     batch.add_argument("--fail-fast", action="store_true", help="begin nothing more after the first failure")
@@ -60,8 +68,20 @@ def check(arguments: Any) -> None:
         for name, flag in (("prompt", "--prompt"), ("file", "--file")):
             if getattr(arguments, name) is not None:
                 raise UsageError(f"{flag} and --input exclude each other.", "Use --template to add to every line.")
+        if arguments.retry_cut and not arguments.resume:
+            raise UsageError("--retry-cut needs --resume.", "Add --resume to go on with an output file.")
         return
-    alone = ("input_format", "column", "template", "parallel", "resume", "echo_input", "summary", "fail_fast")
+    alone = (
+        "input_format",
+        "column",
+        "template",
+        "parallel",
+        "resume",
+        "retry_cut",
+        "echo_input",
+        "summary",
+        "fail_fast",
+    )
     for name in (*alone, "max_errors", "timeout_per_item"):
         if getattr(arguments, name) not in (None, False):
             raise UsageError(f"--{name.replace('_', '-')} needs --input.", "Name the file of prompts with --input.")
@@ -72,10 +92,12 @@ def run(arguments: Any, settings: Mapping[str, Setting]) -> int:
     from spec_local.batch.output import OutputFile
     from spec_local.batch.source import Source
     from spec_local.cli.interrupt import Interrupt
-    from spec_local.cli.loading import engine_options, load_engine, sampling, structure
+    from spec_local.cli.loading import engine_options, load_engine, reply, sampling, structure
 
     options, wanted, shape = _options(arguments), sampling(settings), structure(settings)
+    answers = reply(settings)
     source = Source(arguments.input)
+    source.check(options.layout)
     destination = arguments.output or "-"
     _check_files(source, destination, arguments.summary)
     slots, settings = _slots(arguments.parallel, settings)
@@ -93,7 +115,7 @@ def run(arguments: Any, settings: Mapping[str, Setting]) -> int:
         with engine:
             from spec_local.batch.job import Job
 
-            recipe = _recipe(arguments, engine, wanted, shape)
+            recipe = replace(_recipe(arguments, engine, wanted, shape), reply=answers)
             concurrency = _concurrency(arguments.parallel, slots)
             job = Job(engine, slots, recipe, source, output, options, concurrency)
             try:
@@ -111,11 +133,12 @@ def _play(job: Job, engine: Engine, source: Any, interrupt: Any) -> int:
 
     def work() -> None:
         try:
-            job.plan()
-            with progress(job, source) as show:
-                job.runner.on_step = show
-                for _ in job.run():
-                    show()
+            with _patience(source):
+                job.plan()
+                with progress(job, source) as show:
+                    job.runner.on_step = show
+                    for _ in job.run():
+                        show()
         except BaseException as error:
             raised.append(error)
 
@@ -145,6 +168,16 @@ def _play(job: Job, engine: Engine, source: Any, interrupt: Any) -> int:
     return ExitCode.SOME_FAILED if job.summary.failed else ExitCode.OK
 
 
+@contextmanager
+def _patience(source: Source) -> Iterator[None]:
+    """Say so where standard input brings no line for a second."""
+    if source.name != "-":
+        yield
+        return
+    with patience("Waiting for lines on standard input.") as source.came:
+        yield
+
+
 def _options(arguments: Any) -> BatchOptions:
     from pathlib import Path
 
@@ -162,6 +195,7 @@ def _options(arguments: Any) -> BatchOptions:
     return BatchOptions(
         layout=Layout(form, arguments.column, template),
         resume=arguments.resume,
+        retry_cut=arguments.retry_cut,
         echo_input=arguments.echo_input,
         max_errors=1 if arguments.fail_fast else arguments.max_errors,
         timeout_s=arguments.timeout_per_item,
@@ -202,15 +236,16 @@ def _recipe(arguments: Any, engine: Engine, wanted: Sampling, shape: Structure |
 
     from spec_local.batch.requests import Recipe
     from spec_local.sampling import RULES
+    from spec_local.text_files import read_text_file
 
     facts, options = engine.describe(), engine.options
     path = Path(facts["target_path"])
     model: dict[str, Any] = {"target": facts["target"], "bytes": path.stat().st_size if path.exists() else None}
     if options.chat_template is not None:
-        model["chat_template"] = Path(options.chat_template).expanduser().read_text(encoding="utf-8")
+        model["chat_template"] = read_text_file(options.chat_template)
     if not RULES[options.acceptance].reproducible:
         model |= {"acceptance": options.acceptance, "draft": facts["draft"], "draft_length": options.draft_length}
-    return Recipe(wanted, arguments.system, arguments.raw, shape, model)
+    return Recipe(wanted, arguments.system, arguments.raw, shape, model=model)
 
 
 def _account(job: Job, engine: Engine, arguments: Any) -> None:
@@ -218,8 +253,10 @@ def _account(job: Job, engine: Engine, arguments: Any) -> None:
     for note in job.summary.notes:
         _say(f"note: {note}")
     _say(job.summary.line(job.stopped))
-    if job.stopped == "interrupted" and arguments.output not in (None, "-"):
+    if job.stopped in ("interrupted", "stopped at once") and arguments.output not in (None, "-"):
         _say("  The same command with --resume goes on.")
+    if job.summary.cut:
+        _say("  A larger --max-tokens answers them again with --resume; --resume --retry-cut does so without one.")
     if set(job.summary.errors) == {"invalid_json"} and job.summary.answered == job.summary.kept == 0:
         _say("  No line is JSON: --input-format text takes a prompt from each line, csv from a column of a table.")
     path = arguments.summary

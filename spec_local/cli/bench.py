@@ -105,7 +105,7 @@ def show(bench: Bench, as_json: bool, page: Path | None) -> bool:
     from spec_local.bench import speed_page, speed_report
     from spec_local.bench.about import about
     from spec_local.bench.verdict import judge
-    from spec_local.llama.devices import physical_cores
+    from spec_local.llama.processor import physical_cores
 
     results = bench.results()
     if results is None:

@@ -34,8 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own flags, then the shared ones."""
     chat = parser.add_argument_group("conversation")
     chat.add_argument("--continue", dest="go_on", action="store_true", help="go on with the last conversation")
-    chat.add_argument("--system", metavar="TEXT", help="system message of new conversations")
-    add_options(parser, ("models", "device", "speculation", "sampling", "comparison"))
+    chat.add_argument(
+        "--system", metavar="TEXT", help="system message of new conversations; '' for none, the template's own included"
+    )
+    add_options(parser, ("models", "device", "speculation", "sampling", "reply", "comparison"))
 
 
 def run(arguments: Any) -> int:
@@ -45,9 +47,9 @@ def run(arguments: Any) -> int:
 
     def prepare() -> Any:
         # Not before the first paint: what these import takes longer than the screen does.
-        from spec_local.cli.loading import engine_options, sampling
+        from spec_local.cli.loading import engine_options, reply, sampling
 
-        return engine_options(settings), sampling(settings)
+        return engine_options(settings), sampling(settings), reply(settings)
 
     with first_frame("" if arguments.go_on else UNTITLED) as take:
         try:
@@ -60,7 +62,10 @@ def run(arguments: Any) -> int:
             raise UsageError(
                 f"The chat needs {error.name}, which is not installed.", "`pip install 'spec-local[chat]'` brings it."
             ) from error
-        return int(ui.start(prepare, system=arguments.system or "", go_on=arguments.go_on, take=take) or ExitCode.OK)
+        from spec_local.session.conversation import NO_SYSTEM
+
+        system = NO_SYSTEM if arguments.system == "" else arguments.system or ""
+        return int(ui.start(prepare, system=system, go_on=arguments.go_on, take=take) or ExitCode.OK)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from spec_local.cli.options import resolve
 from spec_local.cli.terminal import is_terminal
 from spec_local.errors import SpecLocalError
 from spec_local.models_manifest import show_bytes
-from spec_local.words import harmless
+from spec_local.words import counted, harmless
 
 EPILOG = """\
 examples:
@@ -119,6 +119,35 @@ def _decode(problems: list[dict[str, str]]) -> list[dict[str, Any]]:
     return entries
 
 
+def _kernels(problems: list[dict[str, str]]) -> dict[str, Any]:
+    """Our own kernels: whether they are built and work here, and what they would bring where they are not."""
+    from spec_local.llama.kernels import build
+    from spec_local.llama.kernels.library import NO_INSTRUCTIONS, register
+    from spec_local.llama.kernels.rehearsal import rehearse
+
+    if problem := build.architecture_problem():
+        return {"works": False, "reason": problem}
+    path = build.library_path()
+    if not path.exists() and not build.compiler():
+        hint = (
+            "They read several tokens at the price of one, which speculation lives on. Install a C++ compiler (g++), "
+            "and the next start builds them in seconds."
+        )
+        problems.append({"problem": f"spec-local's own kernels are off: {build.NO_COMPILER}.", "hint": hint})
+        return {"works": False, "reason": f"they are not built, and {build.NO_COMPILER}"}
+    try:
+        if not path.exists():
+            build.build()
+        reason = rehearse(path, fresh=True)
+        instructions = "" if reason else register().instructions
+    except SpecLocalError as error:
+        reason, instructions = error.message, ""
+    if reason and reason != NO_INSTRUCTIONS:
+        hint = f"llama.cpp's own compute. To build them anew, delete {path.parent}."
+        problems.append({"problem": f"spec-local's own kernels are off: {reason}.", "hint": hint})
+    return {"works": not reason, "path": str(path)} | ({"reason": reason} if reason else {"instructions": instructions})
+
+
 def _configured_workers() -> Sequence[str]:
     """The workers that the settings name; none where those cannot be read, which their own section tells."""
     try:
@@ -152,10 +181,10 @@ def _workers(endpoints: Sequence[str], problems: list[dict[str, str]]) -> list[d
     return entries
 
 
-def _memory(_problems: list[dict[str, str]]) -> dict[str, int]:
+def _memory(_problems: list[dict[str, str]]) -> dict[str, Any]:
     import psutil
 
-    from spec_local.llama.devices import physical_cores
+    from spec_local.llama.processor import cpu_quota, physical_cores
 
     memory = psutil.virtual_memory()
     return {
@@ -163,6 +192,7 @@ def _memory(_problems: list[dict[str, str]]) -> dict[str, int]:
         "available_bytes": memory.available,
         "physical_cores": physical_cores(),
         "logical_cores": os.cpu_count() or 0,
+        "cpu_quota": cpu_quota(),
     }
 
 
@@ -216,6 +246,7 @@ _SECTIONS: dict[str, Callable[[list[dict[str, str]]], Any]] = {
     "llama": _llama,
     "devices": _devices,
     "decode": _decode,
+    "kernels": _kernels,
     "memory": _memory,
     "folders": _folders,
     "settings": _settings,
@@ -249,6 +280,12 @@ def _print(report: dict[str, Any]) -> None:
     for entry in report["decode"] if isinstance(report["decode"], list) else []:
         how = "decodes" if entry["works"] else "FAILS"
         line("decode", f"{entry['device']}: {how}{'' if entry['repack'] else ' (weights not repacked)'}")
+    kernels = report["kernels"]
+    if "error" not in kernels:
+        works = (
+            f"spec-local's own work ({kernels['instructions']})" if kernels["works"] else f"off: {kernels['reason']}"
+        )
+        line("kernels", works)
     workers = report.get("workers", [])
     for worker in workers if isinstance(workers, list) else []:
         for device in worker["devices"]:
@@ -257,7 +294,8 @@ def _print(report: dict[str, Any]) -> None:
     line(
         "memory",
         f"{show_bytes(memory['available_bytes'])} of {show_bytes(memory['total_bytes'])} available, "
-        f"{memory['physical_cores']} cores",
+        f"{counted(memory['physical_cores'], 'core')}"
+        + (f" (this container may use {memory['cpu_quota']:g})" if memory["cpu_quota"] is not None else ""),
     )
     for name, folder in report["folders"].items():
         line(name, f"{folder['path']} ({show_bytes(folder['bytes'])}, {show_bytes(folder['free_bytes'])} free)")

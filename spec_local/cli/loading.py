@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from spec_local.cli.options import Setting, values_of
 from spec_local.cli.terminal import is_terminal, read_text
+from spec_local.environment import variable
 from spec_local.errors import ModelError, UsageError
 from spec_local.words import harmless
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from spec_local.sampling.params import Sampling
     from spec_local.session.engine import Engine
     from spec_local.session.options import EngineOptions
+    from spec_local.session.reply_options import ReplyOptions
     from spec_local.session.structured import Structure
 
 
@@ -35,6 +36,14 @@ def sampling(settings: Mapping[str, Setting]) -> Sampling:
 
     with _naming_origins(settings):
         return Sampling.parse(values_of(settings, Sampling.model_fields))
+
+
+def reply(settings: Mapping[str, Setting]) -> ReplyOptions:
+    """The part of the settings about thinking and templates, checked."""
+    from spec_local.session.reply_options import ReplyOptions
+
+    with _naming_origins(settings):
+        return ReplyOptions.parse(values_of(settings, ReplyOptions.model_fields))
 
 
 @contextmanager
@@ -73,7 +82,7 @@ def load_engine(settings: Mapping[str, Setting], cancelled: Callable[[], bool]) 
     from spec_local.session.engine import load
 
     options = engine_options(settings)
-    unasked = "SPEC_LOCAL_PULL_UNASKED" in os.environ  # the set-up's own way to start the program
+    unasked = variable("SPEC_LOCAL_PULL_UNASKED") is not None  # the set-up's own way to start the program
     pull = settings["pull"].value if "pull" in settings else "always" if unasked else "ask"
     while True:
         try:

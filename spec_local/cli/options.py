@@ -1,13 +1,14 @@
 """Every setting is declared here once: its flag, environment variable, configuration key and help.
 
 A value comes from, in this order: the flag, `SPEC_LOCAL_<NAME>`, the configuration file, the default of the model the
-setting belongs to (`EngineOptions` or `Sampling`).
+setting belongs to (`EngineOptions` or `Sampling`). Set to nothing (`SPEC_LOCAL_N_CTX=`) is not set.
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -15,10 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from spec_local.environment import variable
 from spec_local.errors import UsageError
 from spec_local.paths import config_file
+from spec_local.text_files import read_text_file
+from spec_local.words import unescaped
 
-Group = Literal["models", "fetching", "device", "speculation", "sampling", "structure", "comparison"]
+Group = Literal["models", "fetching", "device", "speculation", "sampling", "reply", "structure", "comparison"]
 ENVIRONMENT_PREFIX = "SPEC_LOCAL_"
 
 
@@ -62,6 +66,21 @@ class Setting:
 def _bias(text: str) -> tuple[int, float]:
     token, _, bias = text.partition("=")
     return int(token), float(bias)
+
+
+def _text(text: str) -> str:
+    return text
+
+
+def _argument(text: str) -> tuple[str, Any]:
+    """NAME=JSON; a value that is no JSON is a text."""
+    name, sign, value = text.partition("=")
+    if not sign or not name.strip().isidentifier():
+        raise ValueError(text)
+    try:
+        return name.strip(), json.loads(value)
+    except (ValueError, RecursionError):
+        return name.strip(), value
 
 
 def _flag(text: str) -> bool:
@@ -119,6 +138,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("tensor_split", "device", _shares, "share of the model per device, as 3,1", metavar="SHARES"),
     Option("threads", "device", int, "CPU threads", metavar="N", default="0, physical cores"),
     Option("batch_size", "device", int, "tokens per prefill pass", metavar="N", default="512"),
+    Option("kernels", "device", str, "own kernels on the processor", choices=("auto", "off"), default="auto"),
     Option("flash_attn", "device", str, "flash attention", choices=("auto", "on", "off"), default="auto"),
     Option("mmap", "device", str, "map model files or read them", choices=("auto", "on", "off"), default="auto"),
     Option("cache_type_k", "device", str, "key cache type", choices=_CACHE_TYPES, default="f16"),
@@ -148,11 +168,22 @@ OPTIONS: tuple[Option, ...] = (
     Option("frequency_penalty", "sampling", float, "0 is off", metavar="X", default="0.0"),
     Option("penalty_last_n", "sampling", int, "tokens the penalties look back; -1 all", metavar="N", default="64"),
     Option("logit_bias", "sampling", _bias, "add to a token's logit; -100 bans it", metavar="TOKEN=BIAS", many=True),
-    Option("seed", "sampling", int, "same seed, same text", metavar="N", default="drawn and reported"),
+    Option("seed", "sampling", int, "same seed and prompt, same text", metavar="N", default="drawn and reported"),
     Option("max_tokens", "sampling", int, "longest answer", metavar="N", default="what the context holds"),
     Option("min_tokens", "sampling", int, "no end before this many tokens", metavar="N", default="0"),
     Option("logprobs", "sampling", int, "log-probabilities of each token and its N likeliest rivals", metavar="N"),
-    Option("stop", "sampling", str, "text that ends the answer", metavar="TEXT", many=True),
+    Option("stop", "sampling", _text, r"text that ends the answer; \n \t \\ \u2028 as such", metavar="TEXT", many=True),
+    Option("thinking", "reply", str, "think before the answer", choices=("auto", "on", "off"), default="auto"),
+    Option("thinking_budget", "reply", int, "most tokens of thinking", metavar="N", default="no limit"),
+    Option(
+        "template_args",
+        "reply",
+        _argument,
+        "a variable of the chat template, as reasoning_effort=high",
+        ("--template-arg",),
+        "NAME=JSON",
+        many=True,
+    ),
     Option("json_schema", "structure", str, "the answer is JSON that follows this schema", metavar="FILE"),
     Option("grammar", "structure", str, "the answer follows this GBNF grammar", metavar="FILE"),
 )
@@ -163,6 +194,7 @@ _TITLES: dict[Group, str] = {
     "device": "context and devices",
     "speculation": "speculation",
     "sampling": "sampling (default: what the model recommends, else as shown)",
+    "reply": "thinking and templates",
     "structure": "structured answers",
     "comparison": "comparison",
 }
@@ -209,14 +241,23 @@ def resolve(
     for option in OPTIONS:
         raw: Any = given.get(option.name)
         origin, label = "flag", option.all_flags[-1]
-        if raw is None and option.variable in environment:
-            raw, origin, label = environment[option.variable], f"environment ({option.variable})", option.variable
-            raw = raw.split("\n") if option.many else raw
-        if raw is None and option.name in saved:
+        if raw is None and (raw := variable(option.variable, environment)) is not None:
+            origin, label = f"environment ({option.variable})", option.variable
+            raw = _lines(raw) if option.many else raw
+        if raw is not None and option.parse is _text:  # TOML has escapes of its own
+            raw = [unescaped(text) for text in raw]
+        if raw is None and saved.get(option.name, "") != "":
             raw, origin, label = saved[option.name], f"config ({config})", f"{option.name} in {config}"
         if raw is not None:
             found[option.name] = Setting(_read(option, raw, label), origin)
     return found
+
+
+def _lines(text: str) -> list[str]:
+    """Several values in one environment variable: one a line. With an empty line in it, it is one value as it stands:
+    a text that begins, ends or consists of line ends."""
+    lines = text.split("\n")
+    return lines if all(lines) else [text]
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -226,9 +267,7 @@ def read_config(path: Path) -> dict[str, Any]:
         UsageError: It is not valid TOML, or names an unknown setting.
     """
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
+        table = tomllib.loads(read_text_file(path, f"The configuration {path}")) if path.exists() else {}
     except (OSError, ValueError, RecursionError) as error:  # numbers of too many digits are a bare ValueError
         raise UsageError(f"The configuration {path} cannot be read: {error}.", "Mend or remove the file.") from error
     known = [option.name for option in OPTIONS]
@@ -245,7 +284,7 @@ def _read(option: Option, raw: Any, label: str) -> Any:
     if option.many:
         items = raw if isinstance(raw, list) else [raw]
         values = [_read_one(option, item, label) for item in items]
-        return dict(values) if option.parse is _bias else tuple(values)
+        return dict(values) if option.parse in (_bias, _argument) else tuple(values)
     return _read_one(option, raw, label)
 
 
@@ -256,7 +295,7 @@ def _read_one(option: Option, raw: Any, label: str) -> Any:
         value = option.parse(str(raw))
     except ValueError:
         wanted = {int: "a whole number", float: "a number", _bias: "TOKEN=BIAS, two numbers", _flag: "on or off"}
-        wanted |= {_length: "auto or a whole number", _layers: "auto, all or a whole number"}
+        wanted |= {_argument: "NAME=JSON", _length: "auto or a whole number", _layers: "auto, all or a whole number"}
         raise UsageError(
             f"{label} cannot be {str(raw)!r}: it takes {wanted.get(option.parse, option.metavar)}."
         ) from None

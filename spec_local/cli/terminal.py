@@ -5,43 +5,61 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from contextlib import suppress
-from pathlib import Path
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from spec_local.errors import UsageError
+from spec_local.text_files import decode_text, read_text_file
 from spec_local.words import harmless
+
+PATIENCE_S = 1.0
+"""Seconds to wait for standard input without a word."""
 
 
 def read_text(path: str) -> str:
-    """A text file, or standard input for "-".
-
-    Raises:
-        UsageError: It cannot be read, or is not UTF-8 (the message says at which byte).
-    """
-    try:
-        data = sys.stdin.buffer.read() if path == "-" else Path(path).expanduser().read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}.") from error
-    return decode(data, "Standard input" if path == "-" else path)
-
-
-def decode(data: bytes, where: str) -> str:
-    """UTF-8 text, a byte-order mark dropped; raises `UsageError` naming the first bad byte."""
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{where} is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}.", "Convert it to UTF-8."
-        ) from None
+    """A text file, or standard input for "-"; raises as `read_text_file`."""
+    return read_text_file(path) if path != "-" else _standard_input("Reading standard input until it ends.")
 
 
 def piped_input() -> str | None:
-    """What was piped or redirected into the program; None where standard input is a terminal or nothing at all."""
+    """What was piped or redirected into the program, read to its end; None where there is nothing to be had.
+
+    A pipe, a socket and a file are read; a terminal, `/dev/null` and what is closed are not. A file of which something
+    was read already belongs to whoever reads it: the list of `while read line; do …; done < list`, for one.
+    """
     try:
-        mode = os.fstat(sys.stdin.fileno()).st_mode
+        descriptor = sys.stdin.fileno()
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISREG(mode) and os.lseek(descriptor, 0, os.SEEK_CUR) > 0:
+            return None
     except (OSError, ValueError, AttributeError):
         return None
-    return read_text("-") if stat.S_ISFIFO(mode) or stat.S_ISREG(mode) else None
+    if not (stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)):
+        return None
+    return _standard_input("Waiting for standard input to end: it is added to the prompt (--no-stdin leaves it alone).")
+
+
+def _standard_input(waiting: str) -> str:
+    """All of standard input; where that takes more than a second, a line says what is waited for."""
+    with patience(waiting):
+        try:
+            data = sys.stdin.buffer.read()
+        except OSError as error:
+            raise UsageError(f"Standard input cannot be read: {error.strerror or error}.") from error
+    return decode_text(data, "Standard input")
+
+
+@contextmanager
+def patience(waiting: str) -> Iterator[Callable[[], None]]:
+    """Print `waiting` on standard error after a second, unless what is waited for came, which the callable says."""
+    timer = threading.Timer(PATIENCE_S, lambda: print(waiting, file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield timer.cancel
+    finally:
+        timer.cancel()
 
 
 def is_terminal(stream: object) -> bool:

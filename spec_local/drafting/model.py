@@ -23,7 +23,7 @@ from spec_local.drafting.draft import MODEL_SOURCE, Draft
 from spec_local.drafting.drafter import BaseDrafter, DraftRequest, Offer
 from spec_local.drafting.token_cache import TokenCache, common_prefix
 from spec_local.drafting.vocabulary_map import Spelling, VocabularyMap
-from spec_local.errors import BackendError
+from spec_local.errors import NoTokenError
 from spec_local.language_model import Chunk, LanguageModel, Logits
 from spec_local.sampling.constraint import Walk
 from spec_local.sampling.row import Row
@@ -53,7 +53,7 @@ class _Stream:
     passes: list[int] = field(default_factory=list)
     """Rows of each pass."""
     stuck: bool = False
-    """The grammar leaves no token that this model could draw."""
+    """What the request asks for leaves no token that this model could draw; what comes of it is the target's to say."""
 
     def draw(self, logits: Logits) -> None:
         """Draw the next token from the model's float32 [n_vocab] logits."""
@@ -63,9 +63,7 @@ class _Stream:
         try:
             allowed = None if request.walk is None else request.walk.allowed(self.tokens)
             row = request.transform.row(self.vocabulary.row(logits), history, position, allowed)
-        except BackendError:
-            if request.walk is None:
-                raise
+        except NoTokenError:
             self.stuck = True
             return
         token = request.rule.draft_token(row, request.noise, position)

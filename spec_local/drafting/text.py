@@ -46,12 +46,23 @@ _AMBIGUOUS = -1.8
 """Added where the occurrence before the most recent one went on differently."""
 _EDITED = -0.5
 """Added for tokens of a remembered edit."""
+_SAID, _PLACE = 0.43, 0.73
+"""What speaks for a source is believed by this share, and the tokens of a draft that fitted speak for the next: weight
+of the logarithm of the token's place in the draft. Fitted to 2 301 tokens of drafts that did not overlap (negative
+log-likelihood 1 206, 1 294 without): a draft fails at its first tokens or goes far."""
 _LOG = [math.log(max(length, 1)) for length in range(LONGEST_MATCH + 1)]
 
 
-def likelihood(length: int, score: float = 0.0) -> float:
-    """Probability that a source goes on as the text does, from its match length and what else speaks for it."""
-    return 1.0 / (1.0 + math.exp(-_LENGTH_0 - _LENGTH * _LOG[length] - score))
+def likelihood(length: int, score: float = 0.0, place: int = 0) -> float:
+    """Probability that a source goes on as the text does.
+
+    Args:
+        length: Its match so far, the drafted tokens before this one included.
+        score: Log-odds of what else speaks for the source.
+        place: Tokens of the same draft before this one, all of them taken to be right.
+    """
+    said = _LENGTH_0 + _LENGTH * _LOG[length] + score
+    return 1.0 / (1.0 + math.exp(-_SAID * said - _PLACE * _LOG[place + 1]))
 
 
 class TextIndex:
@@ -211,7 +222,7 @@ class TextFollower:
         while len(drafted) < limit:
             if instead:
                 drafted += instead
-                likely += [likelihood(match, source.score + _EDITED)] * len(instead)
+                likely += [likelihood(match, source.score + _EDITED, len(likely))] * len(instead)
                 instead = ()
                 continue
             # A source that runs into the draft itself is text that repeats with a period.
@@ -224,7 +235,7 @@ class TextFollower:
                     continue
                 token = tokens[at]
             drafted.append(token)
-            likely.append(likelihood(match, source.score))
+            likely.append(likelihood(match, source.score, len(likely)))
             match = min(match + 1, LONGEST_MATCH)
             at += 1
         return drafted[:limit], likely[:limit]

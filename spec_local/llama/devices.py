@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -187,12 +186,3 @@ def serve(endpoint: str, devices: Sequence[Device], threads: int, cache_folder: 
     handles = (ctypes.c_void_p * len(devices))(*(device.handle for device in devices))
     cache_name = None if cache_folder is None else cache_folder.encode()
     _rpc().ggml_backend_rpc_start_server(endpoint.encode(), cache_name, threads, len(devices), handles)
-
-
-@cache
-def physical_cores() -> int:
-    """Physical cores this process may run on: hyper-threads do not help memory-bound passes."""
-    import psutil
-
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(allowed, psutil.cpu_count(logical=False) or allowed))

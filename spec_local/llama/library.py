@@ -8,6 +8,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -138,6 +139,32 @@ def build_info() -> dict[str, str]:
         "llama_cpp": _version(),
         "features": system.decode("utf-8", "replace").strip() if system else "",
     }
+
+
+def library_folder() -> Path:
+    """Where llama.cpp's shared libraries lie.
+
+    Raises:
+        BackendError: llama-cpp-python is not installed or its library does not load here.
+    """
+    llama()
+    import llama_cpp
+
+    return Path(llama_cpp.__file__).parent / "lib"
+
+
+@cache
+def ggml_version() -> str:
+    """Version and commit of ggml, as 0.25.3-abc1234."""
+    from llama_cpp._ggml import libggml
+
+    llama()
+    parts = []
+    for name in ("ggml_version", "ggml_commit"):
+        function = getattr(libggml, name)
+        function.restype = ctypes.c_char_p
+        parts.append(function().decode("utf-8", "replace"))
+    return "-".join(parts)
 
 
 def _version() -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from spec_local.language_model import SharingModel, StatesModel
+from spec_local.llama.kernels.library import Taken
 from spec_local.llama.model import Model
 
 CACHE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "bf16": 30}
@@ -41,6 +42,8 @@ class ContextOptions:
     snapshots: int = 0
     """Older states that a running state keeps, so that so many tokens of a pass can be taken back; where the
     architecture cannot, or with several sequences, states are saved instead."""
+    kernels: Taken = ()
+    """Products that our own kernels compute, where the weights lie in this machine's memory; see `kernels.choice`."""
     whole_window: bool = True
     """Let sliding-window layers keep the whole context: what has left a window cannot be cut back into it."""
     unified: bool = True

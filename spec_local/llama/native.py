@@ -13,10 +13,11 @@ import numpy.typing as npt
 from spec_local.errors import BackendError, CacheError, UsageError
 from spec_local.language_model import Logits, States
 from spec_local.llama.batch import Batch
-from spec_local.llama.devices import physical_cores
+from spec_local.llama.kernels.library import offered
 from spec_local.llama.library import HiddenStates, first_error, forget_log, hidden_states, llama
 from spec_local.llama.model import Model
 from spec_local.llama.model_context import CACHE_TYPES, ContextOptions
+from spec_local.llama.processor import physical_cores
 
 ABORTED = 2
 """llama_decode: the abort flag was seen."""
@@ -56,11 +57,13 @@ class NativeContext:
         self.n_batch: int = max(options.n_batch, options.max_rows, options.n_seq, snapshots + 2)
         """Most tokens in one pass."""
         forget_log()
-        self.handle = self.lib.llama_init_from_model(model.handle, self._params(options, snapshots))
+        with offered(options.kernels):
+            self.handle = self.lib.llama_init_from_model(model.handle, self._params(options, snapshots))
         if not self.handle:
             raise BackendError(
                 f"llama.cpp cannot make a context of {options.n_ctx} tokens for {self.name}{first_error()}.",
-                "Try a smaller --n-ctx, or other cache types (--cache-type-k, --cache-type-v).",
+                "Try a smaller --n-ctx, or other cache types (--cache-type-k, --cache-type-v); quantised values need "
+                "--flash-attn.",
             )
         self._memory = self.lib.llama_get_memory(self.handle)
         self.batch = Batch(self.lib, self.n_batch)

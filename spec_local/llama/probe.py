@@ -47,7 +47,7 @@ def probe(devices: Sequence[str] = (), *, fresh: bool = False) -> Probe:
         devices: Offload devices by name; empty for llama.cpp's own choice, ("none",) for the CPU.
         fresh: Ask again although the answer is known.
     """
-    path = cache_folder() / "probes" / f"{_key(devices)}.json"
+    path = cache_folder() / "probes" / f"{machine_key(*devices)}.json"
     if not fresh:
         try:
             return Probe(**json.loads(path.read_text(encoding="utf-8")))
@@ -97,8 +97,8 @@ def require_backend(devices: Sequence[str] = ()) -> Probe:
     return answer
 
 
-def _key(devices: Sequence[str]) -> str:
-    """What the answer depends on: the installed library, the processor, the devices asked for."""
+def machine_key(*more: str) -> str:
+    """A name for what an answer depends on: the installed library, the processor, and `more`."""
     from importlib.util import find_spec
 
     spec = find_spec("llama_cpp")
@@ -106,11 +106,12 @@ def _key(devices: Sequence[str]) -> str:
     if spec is not None and spec.origin:
         files = sorted((Path(spec.origin).parent / "lib").glob("*"))
         library = " ".join(f"{file.name}:{file.stat().st_size}:{file.stat().st_mtime_ns}" for file in files)
-    parts = (library, platform.machine(), platform.release(), _cpu_flags(), *devices)
+    parts = (library, platform.machine(), platform.release(), cpu_flags(), *more)
     return sha256("\n".join(parts).encode()).hexdigest()[:24]
 
 
-def _cpu_flags() -> str:
+def cpu_flags() -> str:
+    """What the processor can do, as the system says it; empty where it does not."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -121,10 +121,13 @@ def _ask(endpoint: str, timeout_s: float) -> tuple[list[tuple[int, int]], float]
             numbers = (struct.pack("<I", index) for index in range(min(count, 64)))
             memory = [struct.unpack("<QQ", _question(connection, _DEVICE_MEMORY, n, 16)) for n in numbers]
         except TimeoutError as error:
+            connection.close()
+            if _is_web_server(host, port, timeout_s):
+                raise WorkerError(f"{endpoint} is a web server, not a worker.", _START) from error
             raise WorkerError(
-                f"{endpoint} takes connections but does not answer within {timeout_s:g} s: a worker serves one program "
-                "at a time, and this one is busy or hangs.",
-                "End the program that uses it, or start another worker on another port.",
+                f"{endpoint} takes connections but does not answer within {timeout_s:g} s: it is a worker that another "
+                "program uses or that hangs, or no worker at all.",
+                "Look at what listens there; a worker serves one program at a time, so start another on another port.",
             ) from error
         except (OSError, ValueError, struct.error) as error:
             raise WorkerError(
@@ -135,6 +138,16 @@ def _ask(endpoint: str, timeout_s: float) -> tuple[list[tuple[int, int]], float]
     if not memory:
         raise WorkerError(f"The worker {endpoint} has no devices.", _START)
     return [(free, total) for free, total in memory], round_trip_s
+
+
+def _is_web_server(host: str, port: int, timeout_s: float) -> bool:
+    """Whether a service that has nothing to say to a worker's question answers a web browser's."""
+    try:
+        with socket.create_connection((host, port), timeout_s) as connection:
+            connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            return connection.recv(5) == b"HTTP/"
+    except OSError:
+        return False
 
 
 def _question(connection: socket.socket, command: int, payload: bytes, size: int) -> bytes:

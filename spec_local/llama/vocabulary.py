@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from spec_local.errors import BackendError, ModelError
 from spec_local.llama.library import llama
 
-_NORMAL, _USER_DEFINED = 1 << 2, 1 << 4
+_UNKNOWN, _NORMAL, _CONTROL, _USER_DEFINED = 1 << 0, 1 << 2, 1 << 3, 1 << 4
 """Bits of `llama_token_attr`."""
 
 
@@ -74,6 +75,29 @@ class Vocabulary:
         start = 1 if count > 1 and add_special and tokens[0] == tokens[1] == self.bos else 0
         end = count - 1 if count and add_special and self._adds_eos and tokens[count - 1] == self.eos else count
         return list(tokens[start:end])
+
+    def tokenize_inside(self, text: str, *, parse_special: bool = False) -> list[int]:
+        """Token ids of a text that stands in the middle of another one: nothing is put in front of it."""
+        tokens = self.tokenize(text, add_special=False, parse_special=parse_special)
+        if not self.piece(self.tokenize("a", add_special=False)[0]).startswith(b" "):
+            return tokens
+        # This tokenizer begins every text with a space. A line end is a token of its own, so it can be taken off again.
+        line_end = self.tokenize("\n", add_special=False)
+        tokens = self.tokenize("\n" + text, add_special=False, parse_special=parse_special)
+        return tokens[len(line_end) :] if tokens[: len(line_end)] == line_end else tokens
+
+    @cached_property
+    def marked(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Texts of tokens that are no ordinary text, with their ids: control tokens, read as such only where special
+        parsing is on, and tokens that the model's makers defined, which are read wherever they are written."""
+        control: dict[str, int] = {}
+        defined: dict[str, int] = {}
+        for token in range(self.size):
+            attributes = self._lib.llama_vocab_get_attr(self.handle, token)
+            if attributes & (_CONTROL | _UNKNOWN | _USER_DEFINED) and token not in self._ordinary:
+                text = self._lib.llama_vocab_get_text(self.handle, token).decode("utf-8", "replace")
+                (control if attributes & (_CONTROL | _UNKNOWN) else defined)[text] = token
+        return control, defined
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """Bytes of one token; control tokens are empty unless `special`."""

@@ -80,7 +80,7 @@ def _end_with_parent() -> None:
 
 def main(options: WorkerOptions) -> int:
     """Serve until the end of standard input; returns where that cannot be begun."""
-    from spec_local.llama.devices import physical_cores
+    from spec_local.llama.processor import physical_cores
 
     set_verbose(True)  # what llama.cpp complains of is the only trace of a client it does not understand
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command, which then ends this process

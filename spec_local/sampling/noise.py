@@ -1,15 +1,17 @@
-"""Randomness as a pure function of (seed, purpose, absolute position, token id): no generator is ever advanced.
+"""Randomness as a pure function of (seed, prompt, purpose, absolute position, token id): no generator is ever advanced.
 
 Every value comes from a splitmix64 stream (Steele, Lea, Flood 2014: state + i·γ through a 64-bit finaliser), whose
-starting state is keyed by seed, purpose and position; token `x` reads the x-th output. So a token's noise does not
-depend on which other tokens are candidates, on how long a draft was, or on anything drawn before.
+starting state is keyed by seed, prompt, purpose and position; token `x` reads the x-th output. So a token's noise does
+not depend on which other tokens are candidates, on how long a draft was, or on anything drawn before.
 
 `Noise.choose` is the one way in which any part of the program draws a token.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
+from hashlib import blake2b
 from typing import Any, Protocol
 
 import numpy as np
@@ -92,7 +94,12 @@ def _mix_array(state: npt.NDArray[np.uint64], spare: npt.NDArray[np.uint64], las
 
 
 class Noise:
-    """Counter-based noise of one answer, keyed by its seed. Immutable; cheap to derive per round.
+    """Counter-based noise of one answer, keyed by its seed and its prompt. Immutable; cheap to derive per round.
+
+    **Prompts.** Noise that knew the seed alone would be the same for all lines of a batch under one seed: of a hundred
+    prompts that ask for a digit, all would get the same one. With the prompt's ids in the key the lines are a sample,
+    and an answer is still a function of what its record says: in any order, beside any neighbours, with any draft.
+    The same prompt under the same seed is answered the same.
 
     **Rounds.** A round that rejects its draft leaves positions behind that the next round drafts again. Under the
     block rule the outcome of the first round depended on the uniforms and drafted tokens at *all* its positions, so
@@ -102,14 +109,18 @@ class Noise:
 
     Args:
         seed: Any integer; taken modulo 2⁶⁴.
+        prompt: Token ids of the whole prompt; empty: noise of the seed alone.
     """
 
     __slots__ = ("_keys", "_start", "_unbound", "seed")
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, prompt: Sequence[int] = ()) -> None:
         self.seed = seed
         self._start: int | None = None
         root = _mix(seed + _GOLDEN)
+        if prompt:  # little-endian ids, so that every machine hashes the same bytes
+            ids = np.asarray(prompt, "<i4").tobytes()
+            root = _mix(root ^ int.from_bytes(blake2b(ids, digest_size=8).digest(), "little"))
         self._unbound = [_mix(root + (purpose + 1) * _GOLDEN) for purpose in Purpose]  # by purpose, without a round
         self._keys = self._unbound
 

@@ -47,7 +47,7 @@ class Sampling(BaseModel):
     logit_bias: dict[int, Annotated[float, Field(le=10_000.0)]] = Field(default_factory=dict)
     """Added to the logit of a token id; -100 or less bans the token."""
     min_tokens: int = Field(default=0, ge=0)
-    """No end token before this many tokens of the answer."""
+    """No end token before this many tokens of the answer, unless a grammar or schema has come to its end."""
     seed: int | None = Field(default=None, ge=0, lt=2**63)
     """Key of all randomness; None lets the program draw one and report it. 0 is a seed like any other."""
     max_tokens: int | None = Field(default=None, ge=0)

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from spec_local.errors import BackendError, UsageError
+from spec_local.errors import BackendError, NoTokenError, UsageError
 from spec_local.sampling.params import BAN, Sampling
 from spec_local.sampling.row import Row
 
@@ -43,6 +43,7 @@ _SLACK = 1e-5
 _FLOOR = -64.0
 """Tokens e⁶⁴ times less likely than the likeliest are dropped. The noise has a resolution of 2⁻⁵², so they could not
 be drawn anyway; dropping them keeps every probability far from underflow."""
+_FAULTY = "The file or the backend is faulty: try another quantisation, or the CPU with --gpu-layers 0."
 _NONE = np.empty(0, np.intp)
 _NEGATIVE_INFINITY = np.float32(-np.inf)
 _LOWEST = np.finfo(np.float32).min
@@ -54,7 +55,8 @@ class Transform:
     Args:
         sampling: The parameters.
         n_vocab: Entries of a row of logits, V.
-        end_ids: Tokens that end the text; banned while the answer has fewer than `min_tokens` tokens.
+        end_ids: Tokens that end the text; banned while the answer has fewer than `min_tokens` tokens, unless a grammar
+            admits nothing else any more.
         prompt_length: Tokens before the answer.
 
     Raises:
@@ -79,6 +81,7 @@ class Transform:
         self._bias = np.array(list(biased.values()), np.float32)
         self._banned = np.array(sorted(banned), np.intp)
         self._ends = np.array(sorted(end_ids), np.intp)
+        self._ends_banned = not end_ids.isdisjoint(banned)
         self._first_end = prompt_length + sampling.min_tokens
         neutral = sampling.repeat_penalty == 1.0 and sampling.presence_penalty == sampling.frequency_penalty == 0.0
         self.history_length = 0 if neutral else sampling.penalty_last_n
@@ -119,11 +122,20 @@ class Transform:
             The row; at temperature 0 one-hot at the largest logit, truncation playing no part.
 
         Raises:
-            BackendError: The logits hold NaN or +inf, or no token is left.
+            BackendError: The logits hold NaN or +inf, or are all -inf.
+            NoTokenError: Grammar, bans and biases leave no token.
         """
         assert logits.shape == (self.n_vocab,)
         assert logits.dtype == np.float32
-        values = self._adjusted(logits, history, position, allowed)
+        try:
+            return self._row(self._adjusted(logits, history, position, allowed), position)
+        except NoTokenError as error:
+            if logits.max() == -math.inf:  # not what was asked for: there was nothing to choose from
+                raise BackendError(f"The model's output for token {position} has no token.", _FAULTY) from error
+            raise
+
+    def _row(self, values: Logits, position: int) -> Row:
+        """The distribution over adjusted logits `values` [V]."""
         if self.sampling.temperature == 0.0:
             best = int(np.argmax(values))  # the first NaN, if there is one
             self._refuse_unusable(float(values[best]), position)
@@ -140,7 +152,10 @@ class Transform:
         recent = history[-self.history_length :] if self.history_length > 0 else history
         penalties = self.history_length != 0 and len(recent) > 0
         early = position < self._first_end and len(self._ends) > 0
-        if not (penalties or early or len(self._bias_ids) or len(self._banned) or allowed is not None):
+        banned = self._banned
+        if allowed is not None and (early or self._ends_banned) and self._over(allowed):
+            early, banned = False, np.setdiff1d(banned, self._ends)
+        if not (penalties or early or len(self._bias_ids) or len(banned) or allowed is not None):
             return logits
 
         values = self._scratch
@@ -153,11 +168,15 @@ class Transform:
             values[self._bias_ids] += self._bias
         if penalties:
             self._penalise(values, recent)
-        for banned in (self._banned, self._ends if early else _NONE):
-            if len(banned):
-                self._refuse_damaged(float(logits[banned].max()), position)
-                values[banned] = _NEGATIVE_INFINITY
+        for out in (banned, self._ends if early else _NONE):
+            if len(out):
+                self._refuse_damaged(float(logits[out].max()), position)
+                values[out] = _NEGATIVE_INFINITY
         return values
+
+    def _over(self, allowed: npt.NDArray[np.bool_]) -> bool:
+        """Whether a grammar has come to its end. Then the answer ends: `min_tokens` and bans of end tokens give way."""
+        return bool(np.count_nonzero(allowed) == np.count_nonzero(allowed[self._ends]))
 
     def _mask(self, logits: Logits, allowed: npt.NDArray[np.bool_]) -> None:
         """Scratch = logits where allowed, else -inf; by bits, as a branch on every token would cost five times that."""
@@ -186,15 +205,15 @@ class Transform:
         if not highest < math.inf:
             raise BackendError(
                 f"The model's output for token {position} is {'NaN' if math.isnan(highest) else 'infinite'}.",
-                "The file or the backend is faulty: try another quantisation, or the CPU with --gpu-layers 0.",
+                _FAULTY,
             )
 
     def _refuse_unusable(self, highest: float, position: int) -> None:
         """Refuse logits that no distribution can be made of, going by the largest."""
         self._refuse_damaged(highest, position)
         if highest == -math.inf:
-            raise BackendError(
-                f"No token can follow at position {position}: the model, bias, bans and grammar leave none.",
+            raise NoTokenError(
+                f"No token can follow at position {position}: grammar, bans and biases leave none.",
                 "Loosen the grammar, the bans or min_tokens.",
             )
 

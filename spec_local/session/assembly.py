@@ -13,9 +13,9 @@ from spec_local.drafting.text import TextDrafter
 from spec_local.errors import UsageError
 from spec_local.session.costs import cost_profile
 from spec_local.session.loading import Loaded, LoadProgress
-from spec_local.speculation.adaptive import AdaptiveController
 from spec_local.speculation.controller import Controller, FixedController
 from spec_local.speculation.cost import CostProfile
+from spec_local.speculation.policy import AdaptiveController
 
 if TYPE_CHECKING:
     from spec_local.llama.model_context import ModelContext

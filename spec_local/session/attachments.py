@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spec_local.errors import UsageError
+from spec_local.text_files import decode_text
 
 LARGEST = 1_000_000
 """Bytes of one attached file; more never fits a context, and is most often a mistake."""
@@ -94,13 +95,7 @@ def read_attachment(path: Path, name: str | None = None) -> Attachment:
         data = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{name} cannot be read: {error.strerror or error}.") from error
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{name} is not UTF-8 text: byte 0x{data[error.start]:02x} at offset {error.start}.",
-            "Attach a text file.",
-        ) from None
+    text = decode_text(data, name)
     if "\x00" in text:
         raise UsageError(f"{name} is not a text file.", "Attach a text file.")
     return Attachment(name, text.replace("\r\n", "\n"))

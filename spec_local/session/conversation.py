@@ -12,8 +12,13 @@ from spec_local.session.store_records import StoredConversation, StoredMessage
 
 if TYPE_CHECKING:
     from spec_local.sampling.params import Sampling
+    from spec_local.session.reply_options import ReplyOptions
 
+NO_SYSTEM = " "
+"""Kept as the system message of a conversation that is to have none: a blank one, where an empty one was never set."""
 _TITLE_LENGTH = 60
+REPLY_SETTINGS = ("thinking", "thinking_budget", "template_args")
+"""What may be set beside sampling."""
 
 
 class Conversation:
@@ -22,7 +27,7 @@ class Conversation:
     Args:
         store: Where it lives.
         identity: Id of a stored conversation; None for a new one.
-        system: System message of a new one.
+        system: System message of a new one; `NO_SYSTEM` for none, not even the template's own.
         settings: Sampling values of a new one.
     """
 
@@ -54,7 +59,7 @@ class Conversation:
 
     @property
     def system(self) -> str:
-        """The system message; empty for none."""
+        """The system message; empty: what the template has; `NO_SYSTEM`: none."""
         return self._stored.system if self._stored else self._system
 
     @property
@@ -175,15 +180,17 @@ class Conversation:
         self._change(system=text)
 
     def set_sampling(self, name: str, value: Any) -> None:
-        """Set one sampling value (None: back to the default). Raises `UsageError` where it cannot be."""
+        """Set one value of sampling or thinking (None: the default). Raises `UsageError` where it cannot be."""
         from spec_local.sampling.params import Sampling
 
         settings = {k: v for k, v in self.settings.items() if k != name}
         if value is not None:
             settings[name] = value
-        elif name not in Sampling.model_fields:
+        elif name not in Sampling.model_fields and name not in REPLY_SETTINGS:
             Sampling.parse({name: None})
-        Sampling.parse(settings)
+        of_sampling, of_reply = _parted(settings)
+        Sampling.parse(of_sampling)
+        _reply(of_reply)
         self._change(settings=settings)
 
     def sampling(self, base: Sampling | None = None) -> Sampling:
@@ -191,7 +198,12 @@ class Conversation:
         from spec_local.sampling.params import Sampling
 
         values = (base or Sampling()).model_dump(include=(base or Sampling()).model_fields_set)
-        return Sampling.parse({**values, **self.settings})
+        return Sampling.parse({**values, **_parted(self.settings)[0]})
+
+    def reply(self, base: ReplyOptions | None = None) -> ReplyOptions:
+        """Thinking and the template's variables: what the person set, over `base`."""
+        values = {} if base is None else base.model_dump(include=base.model_fields_set)
+        return _reply({**values, **_parted(self.settings)[1]})
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -214,6 +226,18 @@ class Conversation:
                 return
         self.store.change(self._stored.id, **values)
         self.refresh()
+
+
+def _parted(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of sampling, and those of the reply."""
+    of_reply = {name: value for name, value in settings.items() if name in REPLY_SETTINGS}
+    return {name: value for name, value in settings.items() if name not in of_reply}, of_reply
+
+
+def _reply(values: dict[str, Any]) -> ReplyOptions:
+    from spec_local.session.reply_options import ReplyOptions
+
+    return ReplyOptions.parse(values)
 
 
 def title_of(text: str) -> str:

@@ -31,11 +31,13 @@ from spec_local.session.memory import MemoryPlan
 from spec_local.session.numerics import numerics
 from spec_local.session.options import EngineOptions
 from spec_local.session.prompts import Prompts
+from spec_local.session.reply_constraint import reply_constraint
+from spec_local.session.reply_options import ReplyOptions
+from spec_local.session.reply_stream import ReplyStream
 from spec_local.session.result import Result, Timings, spell
 from spec_local.session.stream import Stream
-from spec_local.session.structured import Structure, Structures
-from spec_local.session.text_stream import TextStream
-from spec_local.speculation.adaptive import AdaptiveController
+from spec_local.session.structured import Structure, Structures, outcome
+from spec_local.speculation.policy import AdaptiveController
 from spec_local.speculation.sequence import Sequence
 from spec_local.speculation.speculator import Speculator
 
@@ -102,6 +104,7 @@ class Engine:
             "drafters": sources,
             "n_ctx": self.n_ctx,
             "pad_width": options.pad_width,
+            "kernels": loaded.kernels.as_dict(),
             "caches": {
                 "target": self._target.memory.kind.value,
                 "draft": None if draft is None else draft.memory.kind.value,
@@ -127,6 +130,7 @@ class Engine:
         raw: bool = False,
         speculate: bool = True,
         structure: Structure | None = None,
+        reply: ReplyOptions | None = None,
         on_prefill: Callable[[int, int], None] | None = None,
     ) -> Stream:
         """Answer `prompt`, piece by piece.
@@ -138,14 +142,15 @@ class Engine:
             raw: Use no chat template.
             speculate: False for plain decoding.
             structure: A schema or grammar the answer follows, made by `structured.json_schema` or `structured.gbnf`.
+            reply: Thinking, tools, and what the template is told.
             on_prefill: Called with (tokens done, tokens to do), in the thread that iterates.
 
         Raises:
             UsageError: The prompt is empty or does not fit the context.
             TemplateError: The chat template refuses the conversation.
         """
-        request = Request(prompt, sampling or Sampling(), system, raw, speculate, structure)
-        generation = self.prepare(request)
+        options = reply or ReplyOptions()
+        generation = self.prepare(Request(prompt, sampling or Sampling(), system, raw, speculate, structure, options))
         generation.sequence.live = True
         return Stream(self.loop, generation, self.result, on_prefill)
 
@@ -158,11 +163,11 @@ class Engine:
         raw: bool = False,
         speculate: bool = True,
         structure: Structure | None = None,
+        reply: ReplyOptions | None = None,
     ) -> Result:
         """The same as `stream`, whole."""
-        stream = self.stream(
-            prompt, sampling=sampling, system=system, raw=raw, speculate=speculate, structure=structure
-        )
+        how = {"sampling": sampling, "system": system, "raw": raw, "speculate": speculate, "structure": structure}
+        stream = self.stream(prompt, reply=reply, **how)  # type: ignore[arg-type]
         for _ in stream:
             pass
         return stream.result
@@ -180,7 +185,8 @@ class Engine:
     def prepare(self, request: Request) -> Generation:
         """Check and tokenise a request; nothing is computed yet. Raises as `stream`."""
         self.loop.require_open()
-        tokens, notices = self.tokenize(request)
+        reading = self._prompts.read(request)
+        tokens, notices = reading.tokens, reading.notices
         if not tokens:
             raise UsageError("The prompt is empty.", "Give a text with --prompt, --file or standard input.")
         if len(tokens) >= self.n_ctx:
@@ -190,14 +196,15 @@ class Engine:
             )
         sampling, origins = self.complete(request.sampling)
         seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
-        stream = TextStream(self.vocabulary.piece, sampling.stop)
+        stream = ReplyStream(self.vocabulary, reading.opening, sampling.stop, f"{seed}:{len(tokens)}")
+        constraint = reply_constraint(self._structures, self.vocabulary, request, reading.opening, self._prompts.source)
         ends = self.end_ids
         sequence = Sequence(
             slot=-1,
             tokens=tokens,
             transform=Transform(sampling, self._target.n_vocab, ends, len(tokens)),
             draft_transform=Transform(sampling.for_draft(), self._target.n_vocab, ends, len(tokens)),
-            noise=Noise(seed),
+            noise=Noise(seed, tokens),
             rule=RULES[self.options.acceptance],
             n_ctx=self.n_ctx,
             max_tokens=sampling.max_tokens,
@@ -205,7 +212,7 @@ class Engine:
             on_token=stream.push,
             speculate=request.speculate,
             top_logprobs=sampling.logprobs,
-            constraint=None if request.structure is None else self._structures.start(request.structure),
+            constraint=constraint,
         )
         return Generation(request, sequence, stream, seed, origins, notices)
 
@@ -224,7 +231,7 @@ class Engine:
             seed=generation.seed,
             prompt_tokens=sequence.prompt_length,
             cached_tokens=generation.cached_tokens,
-            timings=Timings(self._loaded.load_s, generation.prefill_s, generation.ttft_s),
+            timings=Timings(self._loaded.load_s, generation.prefill_s, generation.ttft_s, generation.thinking_s),
             rounds=tuple(sequence.rounds),
             speculation_state=state,
             speculation_reason=reason,
@@ -235,7 +242,13 @@ class Engine:
                 if name != "seed"
             },
             model=self.describe(),
+            structure=None
+            if generation.request.structure is None
+            else outcome(sequence.constraint, sequence.emitted, self.end_ids),
             notices=(*self.notices, *generation.notices),
+            reasoning=generation.stream.thinking,
+            reasoning_tokens=generation.stream.thinking_tokens,
+            tool_calls=tuple(generation.stream.calls),
             logprobs=None
             if sequence.top_logprobs is None
             else tuple(spell(entry, self.vocabulary) for entry in sequence.logprobs),

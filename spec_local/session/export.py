@@ -40,7 +40,7 @@ def export_to(conversation: Conversation, path: Path | None = None) -> Path:
 def to_markdown(conversation: Conversation) -> str:
     """The branch in view."""
     parts = [f"# {conversation.title or 'Conversation'}"]
-    if conversation.system:
+    if conversation.system.strip():
         parts += ["## System", conversation.system]
     for message in conversation.path():
         parts.append(
@@ -77,7 +77,7 @@ def to_json(conversation: Conversation) -> str:
         messages.append(record)
     whole = {
         "title": conversation.title,
-        "system": conversation.system,
+        "system": conversation.system.strip(),
         "settings": conversation.settings,
         "head": conversation.head,
         "messages": messages,

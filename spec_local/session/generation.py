@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence as Many
+from collections.abc import Mapping, Sequence as Many
 from dataclasses import dataclass, field
 
 from spec_local.sampling.params import Sampling
+from spec_local.session.reply_options import ReplyOptions
 from spec_local.session.result import Piece
 from spec_local.session.structured import Structure
-from spec_local.session.template import Message
 from spec_local.session.text_stream import TextStream
 from spec_local.speculation.sequence import Sequence
 
-Prompt = str | Many[Message]
+Prompt = str | Many[Mapping[str, object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,15 @@ class Request:
     """A user's text, a whole conversation, or with `raw` the exact text to continue."""
     sampling: Sampling = field(default_factory=Sampling)
     system: str | None = None
-    """A system message put before the conversation."""
+    """A system message put before the conversation; a blank one asks for none, not even the template's own."""
     raw: bool = False
     """No chat template."""
     speculate: bool = True
     """False: plain decoding."""
     structure: Structure | None = None
     """A schema or grammar the answer follows."""
+    reply: ReplyOptions = field(default_factory=ReplyOptions)
+    """Thinking, tools, and what the template is told."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,9 +46,15 @@ class Generation:
     sampling_origins: dict[str, str]
     notices: list[str] = field(default_factory=list)
     ttft_s: float | None = None
+    thinking_s: float | None = None
+    """From the first token to the end of thinking."""
     started: float = field(default_factory=time.perf_counter)
     _taken: int = 0
     """Emitted tokens already handed out in pieces."""
+    _thought: int = 0
+    """Tokens of thinking already handed out."""
+    _called: int = 0
+    """Calls of tools already handed out."""
 
     @property
     def finished(self) -> bool:
@@ -78,7 +86,14 @@ class Generation:
         if self.finished:
             self.stream.finish()
         rounds = self.sequence.rounds
-        return Piece(self.stream.take(), tuple(tokens), rounds[-1] if rounds and tokens else None)
+        thought = self.stream.thinking_tokens - self._thought
+        self._thought += thought
+        if thought and self.ttft_s is not None:
+            self.thinking_s = time.perf_counter() - self.started - self.ttft_s
+        last = rounds[-1] if rounds and tokens else None
+        calls = tuple(self.stream.calls[self._called :])
+        self._called += len(calls)
+        return Piece(self.stream.take(), tuple(tokens), last, self.stream.take_thinking(), calls, thought)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from spec_local import models_manifest as manifest
 from spec_local.drafting.vocabulary_map import VocabularyMap
-from spec_local.errors import Aborted, BackendError, ModelError, PairError
+from spec_local.errors import Aborted, BackendError, ModelError, PairError, UsageError
 from spec_local.llama.devices import is_cpu_alone, pick_devices
 from spec_local.llama.hosted import Host
+from spec_local.llama.kernels.library import Taken
 from spec_local.llama.memory_probe import classify
 from spec_local.llama.model import ALL_LAYERS, Model, Offload
 from spec_local.llama.model_context import ContextOptions, ModelContext
@@ -20,6 +21,7 @@ from spec_local.llama.padded import LocalContext, open_context
 from spec_local.llama.probe import require_backend
 from spec_local.llama.rpc import Worker, ask_workers
 from spec_local.models_manifest import Header, PairReport, ResolvedModel, show_bytes, split_files
+from spec_local.session.kernels import Kernels, find_kernels
 from spec_local.session.memory import (
     MemoryPlan,
     place,
@@ -68,6 +70,8 @@ class Loaded:
     memory: MemoryPlan
     """What the models were estimated to take."""
     notices: list[str] = field(default_factory=list)
+    kernels: Kernels = field(default_factory=Kernels)
+    """Whether our own kernels compute, and what."""
     workers: tuple[Worker, ...] = ()
     """Those that were asked for."""
     host: Host | None = None
@@ -102,6 +106,7 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
             worker cannot be used.
     """
     started = time.perf_counter()
+    _require_flash(options)
     with ExitStack() as undo:
         target_file, draft_file, notices, off = _resolve(options)
         target_header = manifest.read_header(target_file.path)
@@ -118,21 +123,27 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
                 draft_file, draft_header, off = None, None, _go_on_without(error, options, notices)
         workers = ask_workers(options.rpc)
         options = place(options, workers)
-        memory = plan(options, target_header, draft_header, room_for(options, workers, draft_header is not None))
+        repack = _backend_works(options, workers, notices)
+        kernels = _kernels(
+            options, [target_header, *([draft_header] if draft_header else [])], repack, notices, progress
+        )
+        repack = repack and not kernels.on  # repacked weights are llama.cpp's own affair
+        room = room_for(options, workers, draft_header is not None)
+        memory = plan(options, target_header, draft_header, room, repack)
         try:
             _require_room(memory, options, target_header, draft_header, notices)
         except ModelError as error:
             draft_file, draft_header, off = None, None, _go_on_without(error, options, notices)
-            memory = plan(options, target_header, None, memory.room)
+            memory = plan(options, target_header, None, memory.room, repack)
         options = with_sizes(options, memory)
+        notices += fragile_keys(options, target_header, draft_header)
 
-        repack = _backend_works(options, workers, notices)
         host = _host(options, workers, draft_file is not None, notices)
         if host is not None:
             undo.callback(host.close)
         offload = replace(_target_offload(options), repack=repack, mapped=memory.models[0].mapped)
         target_host = host if _remote(options.device, workers) else None
-        sizes = _target_context(options, target_header)
+        sizes = _target_context(options, target_header, kernels.taken)
         target = _open(target_file.path, offload, sizes, "target", progress, target_host)
         undo.callback(target.model.close)
         undo.callback(target.close)
@@ -141,12 +152,18 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
             try:
                 offload = replace(_draft_offload(options), repack=repack, mapped=memory.models[1].mapped)
                 draft_host = host if _remote(options.draft_device, workers) else None
-                draft = _open(draft_file.path, offload, _draft_context(options), "draft", progress, draft_host)
+                sizes = _draft_context(options, kernels.taken)
+                draft = _open(draft_file.path, offload, sizes, "draft", progress, draft_host)
             except (ModelError, BackendError) as error:
                 if target_host is not None and target_host.lost:
                     raise
                 message = f"The draft model {draft_file.path} could not be used: {error.message}"
                 off = _go_on_without(ModelError(message, error.hint), options, notices)
+        if draft is not None and draft.n_ctx < target.n_ctx:
+            notices.append(
+                f"The draft model's context ends at {draft.n_ctx} tokens (--draft-n-ctx): it drafts up to there, and "
+                "behind it the text alone does."
+            )
         undo.pop_all()
     return Loaded(
         target=target,
@@ -160,9 +177,40 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
         options=options,
         memory=memory if draft is not None else without_draft(memory),
         notices=notices,
+        kernels=kernels,
         workers=workers,
         host=host,
     )
+
+
+_FRAGILE = frozenset({"qwen2", "qwen2moe"})
+"""Architectures whose keys have such outliers that four bits lose the text: Qwen2 and 2.5."""
+
+
+def _require_flash(options: EngineOptions) -> None:
+    """A quantised value cache is read by flash attention only.
+
+    Raises:
+        UsageError: It is switched off.
+    """
+    for name in ("cache_type_v", "draft_cache_type_v"):
+        if getattr(options, name) not in ("f32", "f16", "bf16") and options.flash_attn == "off":
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(
+                f"{flag} {getattr(options, name)} needs flash attention, which --flash-attn off switches off.",
+                f"Leave --flash-attn at auto, or {flag} at f16.",
+            )
+
+
+def fragile_keys(options: EngineOptions, target: Header, draft: Header | None) -> list[str]:
+    """A word about key caches of so few bits that a model is known to break with them."""
+    found = []
+    for header, name in ((target, "cache_type_k"), (draft, "draft_cache_type_k")):
+        kind = getattr(options, name)
+        if header is not None and header.architecture in _FRAGILE and kind in ("q4_0", "q4_1"):
+            flag = f"--{name.replace('_', '-')}"
+            found.append(f"Models like {header.path.name} are known to break with {flag} {kind}; q8_0 keys are safe.")
+    return found
 
 
 def _resolve(options: EngineOptions) -> tuple[ResolvedModel, ResolvedModel | None, list[str], str]:
@@ -219,6 +267,17 @@ def _backend_works(options: EngineOptions, workers: tuple[Worker, ...], notices:
             repack = False
             notices.append(f"Weights are not repacked for the CPU (slower): {answer.problem}")
     return repack
+
+
+def _kernels(
+    options: EngineOptions, headers: list[Header], repack: bool, notices: list[str], progress: LoadProgress | None
+) -> Kernels:
+    """Our own kernels, where they work and are faster; what is wrong with them becomes a notice."""
+    go_on = keep_on(progress, "building the kernels for this machine, once")
+    found = find_kernels(options, headers, repack, lambda: go_on(0.0))
+    if found.odd:
+        notices.append(f"spec-local's own kernels are off, and llama.cpp's compute: {found.off}.")
+    return found
 
 
 def _remote(devices: tuple[str, ...], workers: tuple[Worker, ...]) -> set[str]:
@@ -289,8 +348,9 @@ def _draft_offload(o: EngineOptions) -> Offload:
     return Offload(_layers(o.draft_gpu_layers), o.draft_device, o.main_gpu)
 
 
-def _target_context(o: EngineOptions, header: Header) -> ContextOptions:
+def _target_context(o: EngineOptions, header: Header, kernels: Taken) -> ContextOptions:
     return ContextOptions(
+        kernels=kernels,
         snapshots=snapshots(header, o),
         n_ctx=o.tokens,
         n_seq=o.parallel,
@@ -304,8 +364,9 @@ def _target_context(o: EngineOptions, header: Header) -> ContextOptions:
     )
 
 
-def _draft_context(o: EngineOptions) -> ContextOptions:
+def _draft_context(o: EngineOptions, kernels: Taken) -> ContextOptions:
     return ContextOptions(
+        kernels=kernels,
         n_ctx=o.draft_n_ctx or o.tokens,
         n_seq=o.parallel,
         n_batch=o.batch_size,

@@ -185,6 +185,7 @@ class Loop:
 
         Raises:
             SpecLocalError: What the answer failed with.
+            Exception: A defect of ours, as it was raised.
         """
         ticket = self.submit(generation, lambda _event: None)
         try:
@@ -194,8 +195,9 @@ class Loop:
         finally:
             ticket.cancel()
             self.step()
-        if generation.sequence.error is not None:
-            raise generation.sequence.error
+        error = generation.sequence.error
+        if error is not None:
+            raise error.cause if isinstance(error, Defect) else error
 
     def _step(self) -> bool:
         called = self._make_calls()
@@ -239,7 +241,7 @@ class Loop:
                 with self._work:
                     failed = self._tickets()
                 for ticket in failed:
-                    ticket.generation.sequence.fail(_unexpected(error))
+                    ticket.generation.sequence.fail(Defect(error))
                     ticket.cancelled = True
                 self._end_cancelled()
 
@@ -258,7 +260,7 @@ class Loop:
             if len(tickets) > 1:  # whose fault it was shows when each is tried alone
                 self._suspects.extend(tickets)
                 return
-            sequences[0].fail(error if isinstance(error, BackendError) else _unexpected(error))
+            sequences[0].fail(error if isinstance(error, BackendError) else Defect(error))
 
     def _make_calls(self) -> bool:
         with self._work:
@@ -333,10 +335,12 @@ class Loop:
         return [*self._running, *self._waiting]
 
 
-def _unexpected(error: Exception) -> BackendError:
-    failure = BackendError(f"Something unexpected happened: {type(error).__name__}: {error}.")
-    failure.__cause__ = error
-    return failure
+class Defect(BackendError):
+    """Something that should not happen happened in a pass; `cause` is what was raised."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(f"Something unexpected happened: {type(cause).__name__}: {cause}.")
+        self.cause = cause
 
 
 def _share_one_heap() -> None:

@@ -141,7 +141,9 @@ class MemoryPlan:
         return {"n_ctx": self.n_ctx, "total": self.total, **models, "free": asdict(self.room)}
 
 
-def plan(options: EngineOptions, target: Header, draft: Header | None, room: Room | None = None) -> MemoryPlan:
+def plan(
+    options: EngineOptions, target: Header, draft: Header | None, room: Room | None = None, repack: bool = True
+) -> MemoryPlan:
     """What the models take under `options`, with every `auto` decided.
 
     Args:
@@ -149,6 +151,7 @@ def plan(options: EngineOptions, target: Header, draft: Header | None, room: Roo
         target: Its header.
         draft: The draft's, if there is one.
         room: Free memory; None to look, and to ask the workers.
+        repack: Whether llama.cpp repacks weights for the processor.
 
     Raises:
         UsageError: A device does not exist.
@@ -167,7 +170,7 @@ def plan(options: EngineOptions, target: Header, draft: Header | None, room: Roo
     least = options.model_copy(update={"n_ctx": min(4096, _trained(target))}) if options.n_ctx == "auto" else options
 
     def planned(wanted: EngineOptions) -> MemoryPlan:
-        return _estimate(wanted, target, draft, room, layers)
+        return _estimate(wanted, target, draft, room, layers, repack)
 
     for name, header in (("gpu_layers", target), ("draft_gpu_layers", draft)):
         if getattr(options, name) == "auto" and layers[name] and header is not None:
@@ -176,7 +179,7 @@ def plan(options: EngineOptions, target: Header, draft: Header | None, room: Roo
 
             def fits(count: int, name: str = name, later: dict[str, int] = later) -> bool:
                 trial = {**layers, **later, name: count}
-                return _estimate(least, target, draft, room, trial).fits(_SHARE)
+                return _estimate(least, target, draft, room, trial, repack).fits(_SHARE)
 
             layers[name] = _largest(header.layers.count + 1, fits)
     if options.n_ctx != "auto":
@@ -241,18 +244,27 @@ def snapshots(header: Header, o: EngineOptions) -> int:
 
 
 def _estimate(
-    options: EngineOptions, target: Header, draft: Header | None, room: Room, layers: dict[str, int]
+    options: EngineOptions, target: Header, draft: Header | None, room: Room, layers: dict[str, int], repack: bool
 ) -> MemoryPlan:
     o, n_ctx = options, options.tokens
-    models = [_of("target", target, o, n_ctx, (o.cache_type_k, o.cache_type_v), layers["gpu_layers"], o.max_rows)]
+    types = o.cache_type_k, o.cache_type_v
+    models = [_of("target", target, o, n_ctx, types, layers["gpu_layers"], o.max_rows, repack)]
     if draft is not None:
         types = o.draft_cache_type_k, o.draft_cache_type_v
-        models.append(_of("draft", draft, o, o.draft_n_ctx or n_ctx, types, layers["draft_gpu_layers"], o.draft_rows))
+        cells, count = o.draft_n_ctx or n_ctx, layers["draft_gpu_layers"]
+        models.append(_of("draft", draft, o, cells, types, count, o.draft_rows, repack))
     return MemoryPlan(n_ctx, layers["gpu_layers"], layers["draft_gpu_layers"], tuple(models), room)
 
 
 def _of(
-    role: str, header: Header, o: EngineOptions, n_ctx: int, types: tuple[str, str], layers: int, rows: int
+    role: str,
+    header: Header,
+    o: EngineOptions,
+    n_ctx: int,
+    types: tuple[str, str],
+    layers: int,
+    rows: int,
+    repack: bool,
 ) -> ModelMemory:
     """One model with so many offloaded `layers` (-1: all) and `rows` reserved rows of logits."""
     count = header.layers.count
@@ -269,7 +281,7 @@ def _of(
     if offloaded:
         share = (offloaded - 1) / max(1, count)  # the first layer to be offloaded is that of the output
         on_devices = split_weights(header, offloaded).device + int(share * cache) + compute
-    copies = repacked_bytes(header, offloaded)
+    copies = repacked_bytes(header, offloaded) if repack else 0
     mapped = copies < _WORTH_READING * header.tensor_bytes if o.mmap == "auto" else o.mmap == "on"
     return ModelMemory(
         role=role,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from spec_local.llama.vocabulary import Vocabulary
 from spec_local.sampling.logprobs import TokenLogprob
+from spec_local.session.calls import ToolCall
 from spec_local.speculation.round import Round
 from spec_local.speculation.sequence import Finish, Limit
 from spec_local.speculation.statistics import Statistics, summarise
@@ -22,6 +23,12 @@ class Piece:
     """The ids behind the round; the first `round.accepted` of them came from the draft."""
     round: Round | None
     """The record of the round; None for text released at the end."""
+    thinking: str = ""
+    """What was thought; it comes before the answer."""
+    calls: tuple[ToolCall, ...] = ()
+    """Calls of tools that are complete."""
+    thinking_tokens: int = 0
+    """How many of `tokens`, the first ones, belong to what was thought."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +41,8 @@ class Timings:
     """Bringing the prompt into the caches."""
     ttft_s: float | None
     """From the request to the first token; None where none came."""
+    thinking_s: float | None = None
+    """From the first token to the end of thinking; None where nothing was thought."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +68,15 @@ class Result:
     sampling: dict[str, Any]
     """Every sampling value with its origin: {name: {"value", "origin"}}."""
     model: dict[str, Any]
+    structure: Literal["complete", "cut"] | None = None
+    """Whether the schema or grammar was followed to its end; None where there was none."""
     notices: tuple[str, ...] = ()
+    reasoning: str = ""
+    """What was thought before the answer."""
+    reasoning_tokens: int = 0
+    """Tokens of it, the tags around it included."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Tools that are to be called."""
     logprobs: tuple[dict[str, Any], ...] | None = None
     """One entry per token where they were asked for, as `spell` makes them."""
     statistics: Statistics = field(init=False)
@@ -84,19 +101,24 @@ class Result:
         keep += ("per_position", "plain_tokens_per_s_estimate", "speedup_estimate")
         return {
             "text": self.text,
+            "reasoning": self.reasoning,
+            "tool_calls": [call.as_dict() for call in self.tool_calls],
             "token_ids": list(self.token_ids),
             "finish_reason": self.finish_reason,
             "limit": self.limit,
+            **({} if self.structure is None else {"structure": self.structure}),
             "seed": self.seed,
             "usage": {
                 "prompt_tokens": self.prompt_tokens,
                 "cached_tokens": self.cached_tokens,
                 "completion_tokens": len(self.token_ids),
+                "reasoning_tokens": self.reasoning_tokens,
             },
             "timings": {
                 "load_s": self.timings.load_s,
                 "prefill_s": self.timings.prefill_s,
                 "ttft_s": self.timings.ttft_s,
+                "thinking_s": self.timings.thinking_s,
                 "decode_s": self.statistics.decode_s,
                 "decode_tokens_per_s": self.statistics.tokens_per_s,
                 "draft_s": self.statistics.draft_s,

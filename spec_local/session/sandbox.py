@@ -1,9 +1,10 @@
 """Jinja for strangers' templates: no way to Python's insides, and an end in bounded time and space.
 
 Jinja's own immutable sandbox keeps a template away from attributes that lead anywhere (`__class__`, `gi_frame`, …),
-from changing what it is given, and from ranges beyond 100 000. What it does not bound is work: nested loops, strings
-that double, a field width of a billion. So every operation that makes a value is measured, before it runs where one
-step could be too large, and a trace function counts the processor time of the rendering.
+from changing what it is given, and from ranges beyond 100 000. What it does not bound is work. Three rules do:
+every value is measured when it was made; the few operations that make a long value out of a short one in a single step
+(`x * n`, a field width, `center(n)`, `replace`, `join`) are measured before they run; and a trace function counts the
+processor time of the rendering. Texts and numbers of the conversation trip none of them, whatever they say.
 """
 
 from __future__ import annotations
@@ -19,17 +20,39 @@ from typing import Any
 from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MOST_TEXT = 4_000_000
 """Characters of any text a template makes, its output included; entries of any list."""
 MOST_SECONDS = 2.0
 """Processor time one rendering may take."""
-_MOST_NUMBER = 100_000
-"""Largest number that may be given to a function or filter: counts, widths, lengths."""
+_MOST_SIZE = 100_000
+"""Largest number that may be given to one of `_SIZED`."""
 _MOST_BITS = 4096
+_SIZED = frozenset(
+    [
+        "center",
+        "ljust",
+        "rjust",
+        "zfill",
+        "expandtabs",
+        "indent",
+        "batch",
+        "slice",
+        "truncate",
+        "wordwrap",
+        "tojson",
+        "round",
+    ]
+)
+"""Functions and filters to which a number says how long their result is."""
+_FORMATS = frozenset(("format", "format_map", "strftime_now", "strftime"))
+"""Those whose first text is a format string. A width may stand in it, or be one of the values (`%*d`, `{:{}}`)."""
 _WIDTH = re.compile(r"\d{6,}")
-"""A field width in a format string that is no width."""
+_OUTER_WIDTH = re.compile(r"%[-+ #0]*\*|%[-+ #0\d]*\.\*|\{[^{}]*\{")
+"""A width that is taken from the values."""
 _STEPS = 256
 """Lines of a template's code between two looks at the clock."""
 
@@ -38,39 +61,62 @@ class Exceeded(SecurityError):
     """A template wants more time or space than any conversation needs."""
 
 
+class Generation(Extension):
+    """`{% generation %} … {% endgeneration %}`: marks for training what an assistant says. Here only what is in it."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """The body, with a scope of its own as in the reference implementation."""
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+
 def _measured(value: Any) -> Any:
-    if isinstance(value, str | bytes | list | tuple | dict | set) and len(value) > MOST_TEXT:
-        raise Exceeded(f"it makes a value of {len(value)} entries")
+    if isinstance(value, str | bytes | list | tuple | dict | set):
+        _measured_size(len(value))
     if isinstance(value, int) and value.bit_length() > _MOST_BITS:
         raise Exceeded(f"it makes a number of {value.bit_length()} bits")
     return value
 
 
-def _check_arguments(name: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-    """Refuse what could make one step too large, before it is taken."""
-    values = [*arguments, *named.values()]
-    for value in values:
-        if isinstance(value, int) and abs(value) > _MOST_NUMBER:
-            raise Exceeded(f"it calls {name} with {value if value.bit_length() < 64 else 'a huge number'}")
-    texts = [value for value in values if isinstance(value, str)]
-    if name in ("format", "format_map", "strftime_now") and any(_WIDTH.search(text) for text in texts):
-        raise Exceeded(f"it calls {name} with a width of six digits")
-    if name == "replace" and len(texts) >= 3:
-        _measured_size(len(texts[0]) + (texts[0].count(texts[1]) + 1) * len(texts[2]))
-    if name == "join":
-        glue = max((len(text) for text in texts), default=0)
-        _measured_size(sum(glue * len(value) for value in values if isinstance(value, list | tuple | str)))
-
-
 def _measured_size(size: int) -> None:
     if size > MOST_TEXT:
-        raise Exceeded(f"it makes a text of {size} characters")
+        raise Exceeded(f"it makes a value of {size} characters or entries")
+
+
+def _check(name: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+    """Refuse a call whose result could be too long, before it is made. The first argument is what it works on."""
+    values = [*arguments, *named.values()]
+    if name in _SIZED:
+        _check_sizes(name, values[1:])
+    elif name in _FORMATS and arguments and isinstance(arguments[0], str):
+        if _WIDTH.search(arguments[0]):
+            raise Exceeded(f"it calls {name} with a width of six digits")
+        if _OUTER_WIDTH.search(arguments[0]):
+            _check_sizes(name, values)
+    elif name in ("replace", "join"):
+        texts = [value for value in values if isinstance(value, str)]
+        if name == "replace" and len(texts) >= 3:
+            _measured_size(len(texts[0]) + (texts[0].count(texts[1]) + 1) * len(texts[2]))
+        glue = max((len(text) for text in texts), default=0)
+        if name == "join":
+            _measured_size(sum(glue * len(value) for value in values if isinstance(value, list | tuple | str)))
+
+
+def _check_sizes(name: str, values: list[Any]) -> None:
+    for value in values:
+        for size in value if isinstance(value, tuple) else (value,):
+            if isinstance(size, int) and abs(size) > _MOST_SIZE:
+                raise Exceeded(f"it calls {name} with {size if size.bit_length() < 64 else 'a huge number'}")
 
 
 def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    taken = 1 if getattr(function, "jinja_pass_arg", None) is not None else 0  # Jinja passes its context first
+
     @wraps(function)  # copies the marks by which Jinja knows what to pass
     def guarded(*arguments: Any, **named: Any) -> Any:
-        _check_arguments(name, arguments, named)
+        _check(name, arguments[taken:], named)
         return _measured(function(*arguments, **named))
 
     return guarded
@@ -93,10 +139,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
     code_generator_class = _Generator
     intercepted_binops = frozenset(["+", "*", "**", "%"])
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        for name in ("lipsum", "cycler", "joiner"):
-            self.globals.pop(name, None)
+    def __init__(self) -> None:
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation])
+        del self.globals["lipsum"]
         self.filters = {name: _guarded(name, function) for name, function in self.filters.items()}
 
     def add_filter(self, name: str, function: Callable[..., Any]) -> None:
@@ -112,8 +157,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         elif operator == "**" and isinstance(left, int) and isinstance(right, int):
             _measured_size(abs(left).bit_length() * abs(right) // _MOST_BITS * MOST_TEXT)
         elif operator == "%" and isinstance(left, str):
-            values = right if isinstance(right, tuple) else (right,)
-            _check_arguments("format", (left, *values), {})
+            _check("format", (left, right), {})
         elif operator == "+" and hasattr(left, "__len__") and hasattr(right, "__len__"):
             _measured_size(len(left) + len(right))
         return _measured(super().call_binop(context, operator, left, right))
@@ -127,9 +171,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def call(self, context: Any, function: Any, /, *arguments: Any, **named: Any) -> Any:
         """A call from within a template, measured before and after."""
         owner = getattr(getattr(function, "__wrapped__", function), "__self__", None)  # Jinja wraps str.format
-        _check_arguments(
-            getattr(function, "__name__", ""), (*([owner] if owner is not None else ()), *arguments), named
-        )
+        _check(getattr(function, "__name__", ""), (*([owner] if owner is not None else ()), *arguments), named)
         return _measured(super().call(context, function, *arguments, **named))
 
 

@@ -31,6 +31,8 @@ def identity(loaded: Loaded) -> Identity:
     found.update({name: str(value) for name, value in shape.items()})
     if loaded.workers:
         found["workers"] = "; ".join(map(_worker, loaded.workers))
+    if loaded.kernels.on:
+        found["kernels"] = f"{loaded.kernels.instructions} {loaded.kernels.taken}"
     found["machine"] = f"{platform.node()} {platform.machine()} {os.cpu_count()}"
     found["build"] = " ".join(build_info().values())
     return found

@@ -37,6 +37,8 @@ from spec_local.speculation.round import Round
 IN_MEMORY = ":memory:"
 _BUSY_S = 5.0
 """How long to wait for another program's write; each takes well under a millisecond."""
+_NO_SHARED_MEMORY = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL}
+"""How SQLite refuses a write-ahead log where the file system does not share memory."""
 _PROMPTS_KEPT = 1000
 
 
@@ -62,15 +64,22 @@ class Store:
 
     def __init__(self, path: Path | str) -> None:
         self.path = path
+        self.notice = ""
+        """What a person should know about how it is kept; empty where all is well."""
         self._lock = threading.RLock()
         with self._sentences("opened"):
             if path != IN_MEMORY:
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
             try:
-                _keep_log(self._db)
-                self._db.execute("PRAGMA synchronous = NORMAL")
+                logged = path == IN_MEMORY or _keep_log(self._db)
+                self._db.execute(f"PRAGMA synchronous = {'NORMAL' if logged else 'FULL'}")
                 self._db.execute("PRAGMA foreign_keys = ON")
+                if not logged and self._db.execute("PRAGMA user_version").fetchone()[0] == 0:  # said once, when made
+                    self.notice = (
+                        f"The file system of {path} has no shared memory: conversations are saved with a slower "
+                        "journal, by one program at a time."
+                    )
                 migrate(self._db, str(path))
             except BaseException:
                 self._db.close()
@@ -269,20 +278,31 @@ class Store:
             ) from error
 
 
-def _keep_log(db: sqlite3.Connection) -> None:
-    """Switch the file to a write-ahead log, which it then keeps.
+def _keep_log(db: sqlite3.Connection) -> bool:
+    """Switch the file to a write-ahead log, which it then keeps; where that cannot be, to an ordinary journal.
 
-    The switch needs the file alone, and SQLite does not wait for that as it waits for other locks: we do.
+    The switch needs the file alone, and SQLite does not wait for that as it waits for other locks: we do. The log needs
+    memory that processes share through the file system, which a network's often has not.
+
+    Returns:
+        Whether it has the log.
     """
     deadline = time.monotonic() + _BUSY_S
     while True:
         try:
-            db.execute("PRAGMA journal_mode = WAL")
-            return
+            return bool(db.execute("PRAGMA journal_mode = WAL").fetchone()[0] == "wal")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+            code = error.sqlite_errorcode & 0xFF
+            if code in _NO_SHARED_MEMORY:
+                break
+            if code != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
                 raise
             time.sleep(0.01)
+    db.execute("PRAGMA locking_mode = EXCLUSIVE")  # a file that has the log is read without shared memory in this way
+    db.execute("PRAGMA journal_mode = DELETE")
+    db.execute("PRAGMA locking_mode = NORMAL")
+    db.execute("SELECT count(*) FROM sqlite_master")  # lets the exclusive lock go
+    return False
 
 
 _COLUMNS = "id, conversation, parent, role, text, attachments, state, error, created, result"

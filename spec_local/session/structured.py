@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from spec_local.errors import BackendError, UsageError
+from spec_local.errors import NoTokenError, UsageError
 from spec_local.llama.vocabulary import Vocabulary
-from spec_local.sampling.constraint import Mask
+from spec_local.sampling.constraint import Constraint, Mask
 
-_WHITESPACE = r"( |\n[ \t]{0,20})?"
+WHITESPACE = r"( |\n[ \t]{0,20})?"
 """Whitespace between JSON tokens: enough for any layout, and no room to go on with nothing but spaces for ever."""
 _MOST_COMPILED = 64
 
@@ -28,19 +28,21 @@ class GrammarError(UsageError):
     """A schema or grammar that cannot be compiled."""
 
 
-class ConstraintError(BackendError):
+class ConstraintError(NoTokenError):
     """The grammar engine gave up while text was being written; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """A checked schema or grammar. Made by `json_schema` and `gbnf`."""
+    """A checked schema or grammar. Made by `json_schema`, `gbnf` and `lark`."""
 
-    kind: Literal["json_schema", "gbnf"]
+    kind: Literal["json_schema", "gbnf", "lark"]
     text: str
     """As it was given."""
     compiled: str
-    """The same for llguidance."""
+    """The same for llguidance; of a grammar in its notation for them."""
+    tokens: tuple[str, ...] = ()
+    """Texts of tokens that a grammar names, for which only a vocabulary has ids."""
 
 
 def json_schema(schema: str | Mapping[str, Any] | bool, origin: str = "The JSON schema") -> Structure:
@@ -66,7 +68,7 @@ def json_schema(schema: str | Mapping[str, Any] | bool, origin: str = "The JSON 
     text = json.dumps(value, ensure_ascii=False)
     try:
         compiled = LLMatcher.grammar_from_json_schema(
-            text if value is not True else "{}", overrides={"whitespace_pattern": _WHITESPACE}
+            text if value is not True else "{}", overrides={"whitespace_pattern": WHITESPACE}
         )
     except ValueError as error:
         raise GrammarError(f"{origin} cannot be compiled: {_sentence(error)}") from None
@@ -85,14 +87,35 @@ def gbnf(grammar: str, origin: str = "The grammar") -> Structure:
         GrammarError: It cannot be parsed or compiled.
     """
     from llguidance import LLMatcher
-    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    from spec_local.session.gbnf import GbnfError, parse
+    from spec_local.session.gbnf_lexemes import to_lark, with_tokens
 
     try:
-        compiled = LLMatcher.grammar_from_lark(gbnf_to_lark(grammar))
-    except Exception as error:  # the converter raises bare exceptions of its own
+        rules = parse(grammar)
+        for as_one in (True, False):
+            lark, tokens = to_lark(rules, as_one)
+            checked = LLMatcher.grammar_from_lark(with_tokens(lark, [0] * len(tokens)))
+            if not LLMatcher.validate_grammar_with_warnings(checked, None)[0]:
+                break  # else it may be too large for one lexeme
+    except (GbnfError, RecursionError) as error:
         raise GrammarError(f"{origin} cannot be compiled: {_sentence(error)}") from None
-    _check(compiled, origin)
-    return Structure("gbnf", grammar, compiled)
+    _check(checked, origin)
+    return Structure("gbnf", grammar, lark, tokens)
+
+
+def lark(grammar: str, origin: str = "The grammar") -> Structure:
+    """A structure from a grammar in llguidance's own notation, in which special tokens can be named.
+
+    Raises:
+        GrammarError: It cannot be compiled.
+    """
+    from llguidance import LLMatcher
+
+    try:
+        return Structure("lark", grammar, LLMatcher.grammar_from_lark(grammar))
+    except ValueError as error:
+        raise GrammarError(f"{origin} cannot be compiled: {_sentence(error)}") from None
 
 
 class Structures:
@@ -119,13 +142,29 @@ class Structures:
             self._tokenizer = _tokenizer(self._vocabulary)  # about a second for 150 000 tokens
         matcher = self._compiled.pop(structure.compiled, None)
         if matcher is None:
-            matcher = LLMatcher(self._tokenizer, structure.compiled, log_level=0)
+            matcher = LLMatcher(self._tokenizer, self._for_vocabulary(structure), log_level=0)
             if matcher.is_error():
                 raise GrammarError(f"The {structure.kind} cannot be compiled: {_sentence(matcher.get_error())}")
         self._compiled[structure.compiled] = matcher
         while len(self._compiled) > _MOST_COMPILED:
             self._compiled.popitem(last=False)
         return LlgConstraint(matcher.deep_copy(), self._vocabulary.size)
+
+    def _for_vocabulary(self, structure: Structure) -> str:
+        """What llguidance compiles, named tokens replaced by their ids."""
+        if structure.kind != "gbnf":
+            return structure.compiled
+        from llguidance import LLMatcher
+
+        from spec_local.session.gbnf_lexemes import with_tokens
+
+        ids = []
+        for text in structure.tokens:
+            found = self._vocabulary.tokenize(text, add_special=False, parse_special=True)
+            if len(found) != 1:
+                raise GrammarError(f"The gbnf cannot be compiled: {text} is no token of this model.")
+            ids += found
+        return str(LLMatcher.grammar_from_lark(with_tokens(structure.compiled, ids)))
 
 
 class LlgConstraint:
@@ -157,6 +196,20 @@ class LlgConstraint:
         return list(self._matcher.compute_ff_tokens()[:limit])
 
 
+def outcome(
+    constraint: Constraint | None, emitted: Sequence[int], end_ids: Collection[int]
+) -> Literal["complete", "cut"] | None:
+    """Whether an answer came to the end of its structure; None where it had none."""
+    if constraint is None:
+        return None
+    if emitted and emitted[-1] in end_ids:
+        return "complete"
+    try:
+        return "complete" if constraint.allowed()[list(end_ids)].any() else "cut"
+    except NoTokenError:
+        return "cut"
+
+
 def _tokenizer(vocabulary: Vocabulary) -> Any:
     """llguidance's view of a vocabulary: bytes of every token, which of them are control tokens, how text is spelt."""
     from llguidance import LLTokenizer, TokenizerWrapper
@@ -172,7 +225,9 @@ def _tokenizer(vocabulary: Vocabulary) -> Any:
 
     spelling = Spelling()
     spelling.tokens = [vocabulary.piece(token) for token in range(vocabulary.size)]
-    spelling.special_token_ids = [token for token, piece in enumerate(spelling.tokens) if not piece]
+    # Tokens that the model's makers defined, such as <tool_call>, say something to it even in the middle of a text.
+    defined = {token for text, token in vocabulary.marked[1].items() if text.strip()}
+    spelling.special_token_ids = [token for token, piece in enumerate(spelling.tokens) if not piece or token in defined]
     for token in spelling.special_token_ids:
         spelling.tokens[token] = vocabulary.piece(token, special=True)
     ends = sorted(vocabulary.end_ids)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Sequence
 
+from spec_local.session.calls import ToolCall
+
 
 class TextStream:
     """Turns emitted tokens into text that may be shown.
@@ -24,13 +26,21 @@ class TextStream:
         self._held = ""
         self._ready: list[str] = []
         self._shown: list[str] = []
+        self.thinking_tokens = 0
+        """Tokens of thinking, the tags around it included."""
+        self.calls: list[ToolCall] = []
+        """The calls of tools that are complete."""
         self.stopped = False
         """A stop string is complete; further tokens are refused."""
 
     def push(self, token: int) -> bool:
         """Take one token; True where it completes a stop string."""
+        return self.add(self._decoder.decode(self._piece(token)))
+
+    def add(self, text: str) -> bool:
+        """Take text; True where it completes a stop string."""
         assert not self.stopped, "the text has ended"
-        self._held += self._decoder.decode(self._piece(token))
+        self._held += text
         if not self._stops:
             self._release(len(self._held))
             return False
@@ -41,6 +51,15 @@ class TextStream:
         else:
             self._release(min(at for at in (complete, partial, len(self._held)) if at is not None))
         return self.stopped
+
+    @property
+    def thinking(self) -> str:
+        """What was thought before the answer: a plain text has no such part; see `reply_stream.ReplyStream`."""
+        return ""
+
+    def take_thinking(self) -> str:
+        """What was thought since the last call."""
+        return ""
 
     def take(self) -> str:
         """Text that became certain since the last call."""

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from spec_local.errors import ContextFullError
+from spec_local.session.messages import Message
 from spec_local.session.store_records import StoredMessage
-from spec_local.session.template import Message
 
 Turns = list[Message]
 

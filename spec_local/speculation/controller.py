@@ -42,7 +42,7 @@ class Seat:
 
 @dataclass(slots=True)
 class Plan:
-    """The decision for one sequence of the round. A controller may derive its own kind from it."""
+    """The decision for one sequence of the round."""
 
     source: str
     """"none", or a key of the seat's offers."""
@@ -53,6 +53,8 @@ class Plan:
     seat: Seat
     plain_s: float | None = None
     """Expected seconds of a plain round instead; goes into the `Round`."""
+    notes: Any = None
+    """What the controller keeps of the plan until its outcome is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,41 +13,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence as Many
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
-from spec_local.drafting.draft import NO_SOURCE, Draft, no_draft
+from spec_local.drafting.draft import Draft, no_draft
 from spec_local.drafting.drafter import Drafter, DraftRequest, Offer, always
 from spec_local.drafting.token_cache import TokenCache, common_prefix, worth_sharing
 from spec_local.errors import BackendError, CacheError, SpecLocalError
 from spec_local.language_model import Chunk, LanguageModel, Logits, StatesModel
 from spec_local.sampling.logprobs import token_logprob
 from spec_local.sampling.row import Row
-from spec_local.speculation.controller import Controller, Outcome, Plan, Seat
+from spec_local.speculation.controller import Controller, Plan, Seat
+from spec_local.speculation.drafters import Drafters
 from spec_local.speculation.pacing import Pacing
 from spec_local.speculation.round import Round
 from spec_local.speculation.sequence import Sequence
-
-
-@dataclass(slots=True)
-class _Turn:
-    """A sequence that plays this step's round."""
-
-    sequence: Sequence
-    lag: int
-    """Rows before its draft: its last token, and what it lacks besides."""
-    plan: Plan
-    draft: Draft
-    """As submitted."""
-    drafted: int
-    """Tokens that were drafted for it."""
-
-    @property
-    def chunk(self) -> Chunk:
-        """Its part of the pass: row 0 follows its last token, row i follows x_i."""
-        s = self.sequence
-        return Chunk(s.slot, [*s.tokens[-self.lag :], *self.draft.tokens], 1 + len(self.draft))
-
+from spec_local.speculation.turn import Turn
 
 _MOST_READ_AGAIN = 8
 """Tokens at most that a sequence may lack besides its last one and still take part in the round: they ride in its pass.
@@ -79,14 +60,28 @@ class Speculator:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.target = target
-        self.drafters = dict(drafters)
+        self._drafters = Drafters(drafters)
         self.controller = controller
         self.max_rows = min(max_rows, target.n_batch)
-        self.off: dict[str, str] = {}
-        """Drafters that had to be given up, with the reason."""
         self._clock = clock
         self._cache = TokenCache(target)
         self._pacing = Pacing()
+
+    @property
+    def drafters(self) -> dict[str, Drafter]:
+        """The drafters in use, by source; may be exchanged between two steps."""
+        return self._drafters
+
+    @drafters.setter
+    def drafters(self, drafters: Mapping[str, Drafter]) -> None:
+        off = self._drafters.off
+        self._drafters = Drafters(drafters)
+        self._drafters.off = off
+
+    @property
+    def off(self) -> dict[str, str]:
+        """Drafters that had to be given up, with the reason."""
+        return self._drafters.off
 
     # -- slots -----------------------------------------------------------------------------------------------------
 
@@ -100,7 +95,7 @@ class Speculator:
 
     def release(self, slot: int) -> None:
         """Forget everything about a slot."""
-        self._forget(slot, 0)
+        self._drafters.forget(slot, 0)
         self._cut(slot, 0)
 
     # -- the step --------------------------------------------------------------------------------------------------
@@ -171,7 +166,7 @@ class Speculator:
         verify_s = max(0.0, verify_s - (reading_s - drafters_s))
         host_s = max(0.0, step_s - reading_s - draft_s - verify_s)
         outcomes = [
-            _outcome(turn, count, (draft_s, verify_s, host_s), len(turns))
+            turn.record(count, (draft_s, verify_s, host_s), len(turns))
             for turn, count in zip(turns, counts, strict=True)
         ]
         if outcomes:
@@ -209,7 +204,7 @@ class Speculator:
         for s in behind:
             wanted = s.tokens[:-1]
             if not s.reading.begun:
-                self._forget(s.slot, self._cache.shared(s.slot, wanted))
+                self._drafters.forget(s.slot, self._cache.shared(s.slot, wanted))
                 s.reading.begun = True
             chunk = self._behind(s.slot, wanted, self.target.n_batch)
             held = self.held(s.slot)
@@ -234,26 +229,15 @@ class Speculator:
         """
         if s.reading.source is None:
             self._cache.mark(s.slot)  # what another answer, or the next turn, may come back to
-            if not any(drafter.draws for drafter in self.drafters.values()):
+            if not self._drafters.any_draws:
                 s.reading.done = True
                 return 0
             (offers,) = self._offers([s], [1])
             seat = Seat(self._state(s), offers, len(s.tokens) - 1, s.remaining)
             s.reading.source = self.controller.opens(seat, s.reading.computed)
-        read = self._catch_up(s.reading.source, s, most)
+        read = self._drafters.read(s.reading.source, s.slot, s.tokens[:-1], most)
         s.reading.done = not read
         return read
-
-    def _catch_up(self, source: str, s: Sequence, most: int) -> int:
-        """Have a drafter read at most so many of the tokens it lacks; returns how many it read."""
-        drafter = self.drafters.get(source)
-        if drafter is None:
-            return 0
-        try:
-            return drafter.read(s.slot, s.tokens[:-1], most)
-        except BackendError as error:
-            self.give_up(source, error.message)
-            return 0
 
     def _behind(self, slot: int, wanted: list[int], most: int) -> Chunk | None:
         """`TokenCache.behind`; what cannot be cut back is computed from the start, and nothing is drafted any more."""
@@ -270,26 +254,12 @@ class Speculator:
         share = self.max_rows // max(1, len(ready))
         offers: list[dict[str, Offer]] = [{} for _ in ready]
         for s, lag, found in zip(ready, lags, offers, strict=True):
-            room = min(s.remaining - 1, share - lag) if s.speculate and self.drafters else 0
-            if room <= 0:
-                continue
-            request = self._request(s, room)
-            for source, drafter in list(self.drafters.items()):
-                try:
-                    offer = drafter.offer(request)
-                except BackendError as error:
-                    self.give_up(source, error.message)
-                    continue
-                if offer is None:
-                    continue
-                if offer.certain:  # nobody else need be asked
-                    found.clear()
-                    found[source] = offer
-                    break
-                found[source] = offer
+            room = min(s.remaining - 1, share - lag) if s.speculate and self._drafters else 0
+            if room > 0:
+                found |= self._drafters.offers(self._request(s, room))
         return offers
 
-    def _draft(self, ready: Many[Sequence], lags: Many[int], room: int) -> list[_Turn]:
+    def _draft(self, ready: Many[Sequence], lags: Many[int], room: int) -> list[Turn]:
         """Plan the round and make its drafts."""
         if not ready:
             return []
@@ -301,7 +271,7 @@ class Speculator:
         for s, lag, plan in zip(ready, lags, self.controller.plan(seats), strict=True):
             offer = plan.seat.offers.get(plan.source)
             draft = offer.draft.cut(plan.limit) if offer and offer.draft else no_draft()
-            turns.append(_Turn(s, lag, plan, draft, 0))
+            turns.append(Turn(s, lag, plan, draft))
         drawn = [turn for turn in turns if turn.plan.limit > 0 and not turn.draft]
         for source in {turn.plan.source for turn in drawn}:
             self._draw(source, [turn for turn in drawn if turn.plan.source == source], room)
@@ -312,7 +282,7 @@ class Speculator:
                 turn.draft = draft.cut(self.controller.shorten(turn.plan, draft))
         return turns
 
-    def _draw(self, source: str, turns: list[_Turn], room: int) -> None:
+    def _draw(self, source: str, turns: list[Turn], room: int) -> None:
         """Have one drafter draw the drafts that were planned, all sequences together.
 
         Who lacks more than its share of the first step reads first; if that is more than this step may read, the round
@@ -323,7 +293,8 @@ class Speculator:
         able = []
         for turn in turns:
             lag = turn.plan.seat.offers[source].lag
-            read = self._catch_up(source, turn.sequence, room) if lag > together else 0
+            s = turn.sequence
+            read = self._drafters.read(source, s.slot, s.tokens[:-1], room) if lag > together else 0
             if lag - read <= together:
                 able.append(turn)
                 passes.append([read] if read else [])
@@ -335,12 +306,7 @@ class Speculator:
             )
             for turn in able
         ]
-        drafter = self.drafters.get(source)
-        try:
-            drafts = drafter.draft(requests) if drafter is not None and requests else [no_draft() for _ in able]
-        except BackendError as error:
-            self.give_up(source, error.message)
-            drafts = [no_draft() for _ in able]
+        drafts = self._drafters.draft(source, requests)
         for turn, draft, before in zip(able, drafts, passes, strict=True):
             draft.passes[:0] = before
             turn.draft = draft
@@ -418,19 +384,19 @@ class Speculator:
 
     def _cannot_cut(self, slot: int, error: CacheError) -> int:
         """Nothing can be drafted over a cache that cannot be cut back, and what it holds is not to be believed."""
-        for source in list(self.drafters):
-            self.give_up(source, f"the target's cache cannot be cut back: {error.message}")
+        for source in list(self._drafters):
+            self._drafters.give_up(source, f"the target's cache cannot be cut back: {error.message}")
         return self._cache.cut(slot, 0)
 
     def _wants_states(self) -> bool:
         """Whether a drafter wants hidden states that the target can give; who cannot have them is given up."""
-        wanting = [source for source, drafter in self.drafters.items() if drafter.needs_states]
+        wanting = self._drafters.wanting_states
         if not wanting:
             return False
         if isinstance(self.target, StatesModel) and self.target.state_width:
             return True
         for source in wanting:
-            self.give_up(source, "the target gives no hidden states")
+            self._drafters.give_up(source, "the target gives no hidden states")
         return False
 
     def _tell(self, computed: Many[Sequence], chunks: Many[Chunk], starts: Many[int], states: bool) -> None:
@@ -440,47 +406,7 @@ class Speculator:
         rows = self.target.states() if states and isinstance(self.target, StatesModel) else [None] * len(chunks)
         for s, chunk, start, row in zip(computed, chunks, starts, rows, strict=True):
             kept = max(0, min(len(chunk.tokens), len(s.tokens) - 1 - start))
-            for source, drafter in list(self.drafters.items()):
-                try:
-                    drafter.seen(s.slot, s.tokens, start, start + kept, None if row is None else row[:kept])
-                except BackendError as error:
-                    self.give_up(source, error.message)
-
-    def _forget(self, slot: int, length: int) -> None:
-        """Tell all drafters that the history of `slot` is now only its first `length` tokens."""
-        for source, drafter in list(self.drafters.items()):
-            try:
-                drafter.forget(slot, length)
-            except BackendError as error:
-                self.give_up(source, error.message)
-
-    def give_up(self, source: str, reason: str) -> None:
-        """Stop using a drafter, and remember why."""
-        self.drafters.pop(source, None)
-        self.off[source] = reason
-
-
-def _outcome(turn: _Turn, count: tuple[int, int, int], seconds: tuple[float, float, float], sequences: int) -> Outcome:
-    """The record of a turn, appended to its sequence, and what came of its plan."""
-    s, plan, draft = turn.sequence, turn.plan, turn.draft
-    accepted, tested, emitted = count
-    draft_s, verify_s, host_s = seconds
-    record = Round(
-        source=draft.source if turn.drafted else NO_SOURCE,
-        width=turn.lag + len(draft),
-        drafted=turn.drafted,
-        tested=tested,
-        accepted=accepted,
-        emitted=emitted,
-        draft_s=draft_s,
-        verify_s=verify_s,
-        host_s=host_s,
-        reason=plan.reason,
-        sequences=sequences,
-        plain_s=plan.plain_s,
-    )
-    s.rounds.append(record)
-    return Outcome(plan, record, draft, s.tokens[len(s.tokens) - emitted :])
+            self._drafters.seen(s.slot, s.tokens, start, start + kept, None if row is None else row[:kept])
 
 
 def _at_most(reading: list[tuple[Sequence, Chunk]], room: int) -> list[tuple[Sequence, Chunk]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from spec_local.verify.findings import culprit
 from spec_local.verify.verify import Verification
 
@@ -10,7 +12,8 @@ def table(found: Verification) -> str:
     """All checks, a line for each thing that was looked at, and the verdict last."""
     model = found.model
     draft = model["draft"] or "no draft model"
-    lines = [f"{model['target']} + {draft}, acceptance rule {found.rule}", f"Numbers: {found.numerics.sentence()}", ""]
+    lines = [f"{model['target']} + {draft}, acceptance rule {found.rule}"]
+    lines += [f"Kernels: {_kernels(model['kernels'])}", f"Numbers: {found.numerics.sentence()}", ""]
     for title, rows in (
         (f"Conformance: all passes {found.conformance.pad_width} rows wide", _conformance(found)),
         ("Audit: ordinary runs replayed one token at a time", _audit(found)),
@@ -19,6 +22,13 @@ def table(found: Verification) -> str:
     ):
         lines += [title, *_aligned(rows), ""]
     return "\n".join([*lines, *_verdict(found)])
+
+
+def _kernels(described: dict[str, Any]) -> str:
+    if not described["on"]:
+        return f"llama.cpp's, since spec-local's own are off: {described['reason']}"
+    formats = "; ".join(f"{kind} at {widths} rows" for kind, widths in described["formats"].items())
+    return f"spec-local's own ({described['instructions']}) for {formats}; llama.cpp's for the rest"
 
 
 def _conformance(found: Verification) -> list[tuple[str, ...]]:

@@ -103,8 +103,14 @@ class Rig:
             raise sequence.error
         return sequence
 
-    def play(self, prompt: str, sampling: Sampling, controller: Controller | None) -> Recorder:
-        """One ordinary answer of the engine, recorded; `controller` None leaves it the engine's own.
+    def play(
+        self,
+        prompt: str,
+        sampling: Sampling,
+        controller: Controller | None,
+        drafters: Mapping[str, Drafter] | None = None,
+    ) -> Recorder:
+        """One ordinary answer of the engine, recorded; `controller` and `drafters` None leave it the engine's own.
 
         The prompt is prefilled whole, as replays do it, unless it is the last answer's prompt again: then it is not
         prefilled at all, as in an ordinary second answer.
@@ -115,7 +121,7 @@ class Rig:
             engine.speculator.release(0)
         self._prompt = prompt
         recorder = Recorder(generation.sequence)
-        with _controlled(engine.speculator, controller):
+        with _controlled(engine.speculator, controller, drafters):
             engine.loop.play(generation, self.check_cancelled)
         return recorder
 
@@ -165,10 +171,13 @@ def _closing(context: ModelContext) -> Iterator[ModelContext]:
 
 
 @contextmanager
-def _controlled(speculator: Speculator, controller: Controller | None) -> Iterator[None]:
-    own = speculator.controller
+def _controlled(
+    speculator: Speculator, controller: Controller | None, drafters: Mapping[str, Drafter] | None
+) -> Iterator[None]:
+    own, others = speculator.controller, speculator.drafters
     speculator.controller = controller or own
+    speculator.drafters = others if drafters is None else dict(drafters)
     try:
         yield
     finally:
-        speculator.controller = own
+        speculator.controller, speculator.drafters = own, others

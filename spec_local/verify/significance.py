@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+_CONSTANT = 1e-9
+"""Relative differences of a score up to here are rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +107,14 @@ class Drift:
 
     def add(self, probs: Floats, values: Floats, drawn: float) -> None:
         """One draw: the law float64 [k], f float64 [k] over it, and f of the token drawn."""
+        self.samples += 1
+        usual = float(values[probs.argmax()])
+        values = values - usual  # so that what rounding makes of Σp moves the small differences only
+        if np.abs(values).max() <= _CONSTANT * abs(usual):
+            return  # f says nothing here: a draft that is the target, for one; its spread would be rounding
         mean = float(probs @ values)
         away = values - mean
-        self.samples += 1
-        self._sum += drawn - mean
+        self._sum += drawn - usual - mean
         weighted = probs * away * away
         self._variance += float(weighted.sum())
         self._third += float(weighted @ away)

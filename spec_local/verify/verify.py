@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spec_local.drafting.draft import MODEL_SOURCE, TEXT_SOURCE
+from spec_local.drafting.drafter import Drafter
 from spec_local.errors import CacheError, UsageError
 from spec_local.sampling import RULES
 from spec_local.sampling.params import Sampling
@@ -23,7 +24,7 @@ from spec_local.session.engine import Engine
 from spec_local.session.generation import Request
 from spec_local.session.numerics import Numerics
 from spec_local.speculation.controller import Controller, FixedController
-from spec_local.verify.adversary import ALWAYS_WRONG, WRONG_IN_TURN
+from spec_local.verify.adversary import ALWAYS_WRONG, SOURCE, WRONG_IN_TURN, right_then_wrong
 from spec_local.verify.audit import Audit, Replay, audit, replay
 from spec_local.verify.cache_audit import CacheAudit, LiveCache, cache_audit, look
 from spec_local.verify.conformance import Arms, Conformance, Report, Setting, conformance
@@ -40,6 +41,8 @@ PROMPTS = {
     ),
     "chat": "Describe a rainy evening in a small harbour town.",
 }
+WRONG_DRAFT = 3
+"""Tokens of a draft that goes wrong in turn."""
 PAD_WIDTH, QUICK_PAD_WIDTH = 8, 4
 """Rows of every conformance pass, where the person does not say."""
 
@@ -53,6 +56,9 @@ class LiveRun:
     sampling: Sampling
     controller: Controller | None
     """None: the engine's own."""
+    wrong: bool = False
+    """Drafts of somebody who knows the answer and goes wrong at every place in turn: whatever the pair's own drafts are
+    worth, there is something to reject."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +155,8 @@ def make_plan(engine: Engine, quick: bool, sampling: Sampling, pad_width: int = 
         LiveRun(f"drafts of 4, T {warm:g}", PROMPTS["edit"], limited(warm, 12, count), drafting),
         LiveRun("drafts of 4, T 1, untruncated", PROMPTS["chat"], untruncated, drafting),
     ]
+    turns = FixedController((SOURCE,), WRONG_DRAFT)
+    live.append(LiveRun("wrong drafts in turn, T 0", PROMPTS["code"], limited(0.0, 11, count), turns, wrong=True))
     if not quick:
         live.append(LiveRun("drafts of 4, T 0", PROMPTS["edit"], limited(0.0, 14, count), drafting))
         live.append(LiveRun(f"as configured, T {warm:g}", PROMPTS["chat"], limited(warm, 15, count), None))
@@ -203,7 +211,7 @@ def verify(
         for run in plan.live:
             report(f"ordinary run: {run.name}")
             try:
-                recorder = rig.play(run.prompt, run.sampling, run.controller)
+                recorder = rig.play(run.prompt, run.sampling, run.controller, _drafters(rig, run))
                 caches = look(rig, recorder)
             except (AssertionError, CacheError) as error:
                 failures.append(broke_off("ordinary run", run.name, error))
@@ -228,6 +236,14 @@ def verify(
         quick=quick,
         seconds=time.perf_counter() - started,
     )
+
+
+def _drafters(rig: Rig, run: LiveRun) -> dict[str, Drafter] | None:
+    """Who drafts in a run; None: the engine's own."""
+    if not run.wrong:
+        return None
+    answer = rig.play(run.prompt, run.sampling, FixedController((), 0)).sequence.tokens
+    return {SOURCE: right_then_wrong(answer, rig.engine.loaded.target.n_vocab, WRONG_DRAFT)}
 
 
 def _finite(value: Any) -> Any:

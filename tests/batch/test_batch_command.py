@@ -226,6 +226,7 @@ def test_second_interrupt_stops_now(tmp_path: Path) -> None:
     _, err = process.communicate(timeout=10)
     assert process.returncode == 130
     assert b"Traceback" not in err
+    assert b"with --resume goes on" in err
     assert len(records(out)) == 1
 
 

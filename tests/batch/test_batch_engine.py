@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
+from scipy import stats
 
 from spec_local.batch.failures import failure_type
 from spec_local.batch.records import BadLine, Item
@@ -80,6 +82,28 @@ def test_answers_are_those_of_one_at_a_time(load_tiny: Load, slots: int, draft: 
     random.Random(2).shuffle(items)
     engine = load_tiny(draft, parallel=slots, pad_width=40)
     assert answers(engine, slots, items) == alone
+
+
+def test_a_batch_under_one_seed_is_a_sample(load_tiny: Load) -> None:
+    """200 prompts of one length, one digit each: as spread as under a seed for each line; every line alone the same."""
+    how = {"temperature": 3.0, "max_tokens": 1, "top_k": 0, "top_p": 1.0}
+    prompts = [f"{i:03d}: pick a digit." for i in range(200)]
+
+    def lines(seed: Callable[[int], int]) -> list[Item]:
+        return [
+            Item(i + 1, i, text, None, {**how, "seed": seed(i)}, None, "root ::= [0-9]")
+            for i, text in enumerate(prompts)
+        ]
+
+    engine, alone = load_tiny("text", parallel=4, pad_width=8), load_tiny("none", pad_width=8)
+    one, many = (answers(engine, 4, lines(seed)) for seed in (lambda _: 7, lambda i: 1000 + i))
+    digits = [[found[i][0] for i in range(200)] for found in (one, many)]
+    table = np.array([[row.count(token) for token in sorted({*digits[0], *digits[1]})] for row in digits])
+    assert table.shape[1] == 10
+    assert max(table[0]) < 100, "not one digit for all"
+    assert stats.chi2_contingency(table).pvalue > 1e-4
+    backwards = lines(lambda _: 7)[::-1]
+    assert answers(alone, 1, backwards) == one
 
 
 def test_a_shared_beginning_is_computed_once(load_tiny: Load) -> None:
@@ -171,3 +195,37 @@ def test_auto_takes_as_many_slots_as_memory_has_room_for(tiny_target: Path, tiny
     assert affordable_slots(options, Room(1000)) == 1
     assert affordable_slots(options.model_copy(update={"n_ctx": "auto"}), Room(2**40)) == MOST_ON_CPU
     assert affordable_slots(options.model_copy(update={"target": "/no/such/file"})) == 1
+
+
+def test_a_cut_structure_is_said_and_done_again(
+    tiny_target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An array without end and few tokens: half a JSON. It stays `length`; nobody takes it for a whole one."""
+    source, out, summary = tmp_path / "in.jsonl", tmp_path / "out.jsonl", tmp_path / "summary.json"
+    grammar = 'root ::= "[" [0-9]{20} "]"'
+    lines = [{"id": 1, "prompt": "a", "grammar": grammar}, {"id": 2, "prompt": "a", "grammar": 'root ::= "x"'}]
+    source.write_text("\n".join(map(json.dumps, lines)))
+    words = ["generate", "-m", tiny_target, "-d", "none", "--input", source, "--output", out, "--threads", 1]
+    words += ["--n-ctx", 128, "--max-tokens", 9, "--summary", summary]
+    assert main([*map(str, words)]) == 0
+    said = capsys.readouterr().err
+    assert "1 of them cut before the schema or grammar was complete" in said
+    assert "--retry-cut" in said
+    assert json.loads(summary.read_text())["cut_structures"] == 1
+    records = {record["id"]: record for record in map(json.loads, out.read_text().splitlines())}
+    assert [(records[i]["finish_reason"], records[i]["structure"]) for i in (1, 2)] == [
+        ("length", "cut"),
+        ("stop", "complete"),
+    ]
+    assert main([*map(str, words), "--resume"]) == 0
+    assert "2 kept" in capsys.readouterr().err
+    assert main([*map(str, words), "--resume", "--retry-cut"]) == 0
+    assert "1 answered, 1 of them cut before the schema or grammar was complete, 1 kept" in capsys.readouterr().err
+    assert main([*map(str, words), "--retry-cut"]) == 2
+    alone = ["generate", "-m", tiny_target, "-d", "none", "-p", "a", "--grammar", tmp_path / "g", "--n-ctx", 128]
+    (tmp_path / "g").write_text(grammar)
+    capsys.readouterr()
+    assert main([*map(str, alone), "--max-tokens", "5"]) == 0
+    assert "ended (max_tokens) before its schema or grammar was complete" in capsys.readouterr().err
+    assert main([*map(str, alone), "--max-tokens", "60"]) == 0
+    assert "complete" not in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -259,6 +260,43 @@ def test_a_write_that_fails_says_so(source: Path) -> None:
         pytest.skip("no /dev/full here")
     with pytest.raises(OutputError, match=r"/dev/full cannot be written: No space"):
         run(source, Path("/dev/full"))
+
+
+def test_a_disk_that_is_full_leaves_whole_lines(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write may take half a record before it fails: what was taken is given back."""
+    out = tmp_path / "out.jsonl"
+    run(source, out, limit=2)
+    whole = out.read_bytes()
+
+    class Full:
+        """The file on a disk with room for a hundred bytes more."""
+
+        def __init__(self, file: Any) -> None:
+            self.file, self.room = file, 100
+
+        def write(self, data: Any) -> int:
+            if self.room == 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            written = int(self.file.write(bytes(data[: self.room])))
+            self.room -= written
+            return written
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.file, name)
+
+    right = OutputFile._open
+
+    def opened(self: OutputFile) -> None:
+        right(self)
+        vars(self)["_file"] = Full(self._file)
+
+    monkeypatch.setattr(OutputFile, "_open", opened)
+    with pytest.raises(OutputError, match="No space"):
+        run(source, out, resume=True)
+    assert out.read_bytes() == whole
+    monkeypatch.undo()
+    run(source, out, resume=True)
+    check_full(out)
 
 
 def test_output_that_cannot_be_opened(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def test_fields_of_a_line() -> None:
     item = one(json.dumps(line).encode())
     assert item.id == 7
     assert item.system == "s"
-    assert item.prompt == ({"role": "user", "content": "hi"},)
+    assert item.prompt == ({"role": "user", "content": "hi", "name": "x"},)
     assert item.sampling == {"temperature": 0.0, "stop": ("END",), "logit_bias": {12: -100.0}, "seed": 0}
     assert item.fields == line
     assert item.unknown == ("label", "temprature")

@@ -55,7 +55,11 @@ def set_up(environment: Environment, steps: Steps, digest: str = "d", extras: tu
     main.set_up(main.CHECKOUT, environment, digest, extras, steps)
 
 
-ALL = ["Making .venv", "Installing llama.cpp", "Installing spec-local and what it needs", "Trying llama.cpp"]
+KERNELS = "Building the kernels for passes over several tokens (under a minute)"
+ALL = [
+    *("Making .venv", "Installing llama.cpp", "Installing spec-local and what it needs", "Trying llama.cpp"),
+    KERNELS,
+]
 
 
 def test_a_fresh_set_up_does_everything_and_the_next_nothing(environment: Environment):
@@ -64,6 +68,16 @@ def test_a_fresh_set_up_does_everything_and_the_next_nothing(environment: Enviro
     set_up(environment, second)
     assert first.titles == ALL
     assert second.titles == []
+
+
+def test_kernels_that_cannot_be_built_do_not_stop_the_set_up(
+    environment: Environment, capsys: pytest.CaptureFixture[str]
+):
+    steps = Steps(environment, fails="Building the kernels")
+    set_up(environment, steps)
+    assert steps.titles == ALL
+    assert environment.stamp() is not None
+    assert "Going on without spec-local's own kernels: It failed." in capsys.readouterr().err
 
 
 def test_test_adds_the_developers_tools_to_what_is_there(environment: Environment):

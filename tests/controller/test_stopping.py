@@ -8,7 +8,7 @@ import time
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from spec_local.speculation.stopping import solve
+from spec_local.speculation.policy.stopping import solve
 
 _STEPS = [0.05, 0.3, 0.9]
 _ROWS = [[0.1] * 4, [0.5, 0.4, -0.2, 0.6], [0.9, 0.01, 0.01, 0.01]]

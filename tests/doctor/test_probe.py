@@ -12,8 +12,9 @@ from spec_local import paths
 from spec_local.cli.main import main
 from spec_local.errors import BackendError
 from spec_local.llama import devices, probe as probing
-from spec_local.llama.devices import Device, physical_cores
+from spec_local.llama.devices import Device
 from spec_local.llama.library import REBUILD
+from spec_local.llama.processor import physical_cores
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from spec_local.drafting.model import ModelDrafter
 from spec_local.drafting.text import TextDrafter
 from spec_local.sampling import RULES
 from spec_local.speculation.controller import FixedController, Plan, Seat
-from spec_local.speculation.reading_along import gain_of_reading, worth_reading
+from spec_local.speculation.policy.reading_along import worth_reading
 from spec_local.speculation.speculator import Speculator
 
 Guess = Callable[[Sequence[int], int], Sequence[int]]
@@ -153,18 +153,8 @@ def test_plans_without_a_text_draft_read_nothing_along() -> None:
 
 
 def test_how_many_tokens_are_worth_reading() -> None:
-    def pass_s(n: int) -> float:
-        return [0.038, 0.052, 0.065, 0.046, 0.067, 0.07, 0.08, 0.083, 0.086][n]
-
-    assert worth_reading([0.9] * 8, 0.038, pass_s) == 8
-    assert worth_reading([0.5] * 8, 0.038, pass_s) == 3  # a full tile of four rows is nearly free
-    assert worth_reading([0.1] * 8, 0.038, pass_s) == 0
-    assert worth_reading([], 0.038, pass_s) == 0
-
-
-def test_what_reading_is_worth_to_a_draft() -> None:
-    rows = [0.2] * 8
-    free = gain_of_reading([1.0] * 7, 0.95, 0.0, 0.3, rows)
-    assert free == pytest.approx(7 * 0.3, abs=0.35)
-    assert gain_of_reading([1.0] * 7, 0.95, 5.0, 0.3, rows) < 0
-    assert gain_of_reading([0.0] * 3, 0.95, 0.0, 0.3, rows) == pytest.approx(0.0)
+    passes = [0.038, 0.052, 0.065, 0.046, 0.067, 0.07, 0.08, 0.083, 0.086]
+    assert worth_reading([0.9] * 8, 0.038, passes) == 8
+    assert worth_reading([0.5] * 8, 0.038, passes) == 3  # a full tile of four rows is nearly free
+    assert worth_reading([0.1] * 8, 0.038, passes) == 0
+    assert worth_reading([], 0.038, passes) == 0

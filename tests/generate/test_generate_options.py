@@ -9,6 +9,7 @@ import pytest
 from spec_local.cli.loading import engine_options, sampling
 from spec_local.cli.main import build_parser, main
 from spec_local.cli.options import OPTIONS, resolve
+from spec_local.environment import variable
 from spec_local.errors import UsageError
 from spec_local.sampling import Sampling
 from spec_local.session.options import EngineOptions
@@ -35,6 +36,47 @@ def test_repeated_and_listed_values(tmp_path: Path) -> None:
     assert found["tensor_split"].value == (3.0, 1.0)
     assert found["logit_bias"].value == {5: -100.0}
     assert resolve({"stop": ["x"]}, {}, config)["stop"].value == ("x",)
+
+
+def test_set_to_nothing_is_not_set_for_every_setting(tmp_path: Path) -> None:
+    """`SPEC_LOCAL_N_CTX=` and `n_ctx = ""` leave the value to what comes next."""
+    config = tmp_path / "config.toml"
+    config.write_text("".join(f'{option.name} = ""\n' for option in OPTIONS))
+    assert resolve({}, {option.variable: "" for option in OPTIONS}, config) == {}
+    config.write_text("n_ctx = 77\n")
+    assert resolve({}, {"SPEC_LOCAL_N_CTX": ""}, config)["n_ctx"].value == 77
+
+
+def test_other_variables_set_to_nothing_are_not_set_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    from spec_local import paths
+    from spec_local.models_manifest import found
+
+    names = ("SPEC_LOCAL_HOME", "SPEC_LOCAL_MODELS", "HF_HOME", "HF_HUB_CACHE", "LLAMA_CACHE", "OLLAMA_MODELS")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    places, files = (paths.models_folder(), paths.config_file()), found.find_files()
+    for name in names:
+        monkeypatch.setenv(name, "")
+    assert ((paths.models_folder(), paths.config_file()), found.find_files()) == (places, files)
+    monkeypatch.setenv("SPEC_LOCAL_PULL_UNASKED", "")
+    assert variable("SPEC_LOCAL_PULL_UNASKED") is None
+
+
+def test_stop_texts_may_be_written_with_escapes(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("stop = ['\\n', \"\\n\"]\n")
+    typed = [r"\n", r"\tEND", r"a\\nb", r"\u2028", r"\x41", r"\d\q", "\\"]
+    assert resolve({"stop": typed}, {}, config)["stop"].value == ("\n", "\tEND", r"a\nb", "\u2028", "A", r"\d\q", "\\")
+    assert resolve({}, {}, config)["stop"].value == (r"\n", "\n"), "TOML has escapes of its own"
+    for text, wanted in ((r"\n", ("\n",)), ("\n", ("\n",)), ("\nUser:", ("\nUser:",)), ("A\nB", ("A", "B"))):
+        assert resolve({}, {"SPEC_LOCAL_STOP": text}, config)["stop"].value == wanted
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_configuration_saved_with_a_mark_is_read(tmp_path: Path, mark: str) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(f"{mark}top_k = 7\n", encoding="utf-8")
+    assert resolve({}, {}, config)["top_k"].value == 7
 
 
 @pytest.mark.parametrize(

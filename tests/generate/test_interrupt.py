@@ -15,7 +15,7 @@ from spec_local import errors
 from spec_local.cli.exit_codes import ExitCode, exit_code
 from spec_local.cli.interrupt import Interrupt
 from spec_local.cli.main import main
-from spec_local.session import engine
+from spec_local.session import engine, loop
 
 
 def test_signals_that_come_together_are_one_request_and_a_later_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,14 +60,15 @@ def test_a_load_that_is_interrupted_ends_as_interrupted(
 def test_an_interrupt_before_the_first_token_keeps_the_earlier_answer(
     tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prefill = engine.Engine.prefill
+    make = loop.Loop._pass
 
-    def interrupted(self: engine.Engine, *words: Any) -> None:
+    def interrupted(self: loop.Loop, tickets: list[loop.Ticket]) -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        self.cancel()  # the signal itself waits for the main thread
-        prefill(self, *words)
+        while not tickets[0].cancelled:  # the main thread takes the signal
+            time.sleep(0.001)
+        make(self, tickets)
 
-    monkeypatch.setattr(engine.Engine, "prefill", interrupted)
+    monkeypatch.setattr(loop.Loop, "_pass", interrupted)
     answer = tmp_path / "answer.txt"
     answer.write_text("an earlier answer")
     words = ["generate", "-p", "the abcd", "--raw", "-o", str(answer), "-m", str(tiny_target), "-d", "none"]

@@ -70,12 +70,20 @@ def silent(connection: socket.socket) -> None:
     time.sleep(3)
 
 
+def web_server(connection: socket.socket) -> None:
+    if connection.recv(64).startswith(b"GET"):
+        connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
+    else:
+        connection.recv(64)  # the end of it
+
+
 STRANGE: dict[str, tuple[Callable[[socket.socket], object], str]] = {
     "the next major version": (newer((PROTOCOL[0] + 1, 0, 0)), "speaks version 8.0.0"),
     "another set of operations": (newer((*PROTOCOL[:2], PROTOCOL[2] + 1)), "speaks version 7.0.1"),
     "no worker at all": (lambda c: c.send(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "does not answer like a worker"),
     "a tunnel to nowhere": (lambda c: c.recv(1), "does not answer like a worker: "),
-    "silence": (silent, "one program at a time"),
+    "silence": (silent, "a worker that another program uses or that hangs, or no worker at all"),
+    "a web server that waits for more": (web_server, "is a web server, not a worker"),
 }
 
 

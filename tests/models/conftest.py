@@ -139,6 +139,10 @@ class Served:
     cuts: int = 0
     status: int | None = None
     status_after_cut: int | None = None
+    refusals: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    """Status and headers of the next answers, before anything is served."""
+    refuses_gets: bool = False
+    """Only GETs get them."""
     stall: threading.Event | None = None
     """Wait for it half way."""
     headers: dict[str, str] = field(default_factory=dict)
@@ -182,6 +186,13 @@ def server() -> Iterator[Server]:
             state.requests.append((self.command, self.path, asked))
             state.tokens.append((self.path, self.headers.get("Authorization")))
             file = state.files.get(self.path)
+            if file is not None and file.refusals and (body or not file.refuses_gets):
+                code, headers = file.refusals.pop(0)
+                self.send_response(code)
+                for name, value in {**headers, "Content-Length": "0"}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                return
             if file is None or file.status:
                 self.send_response(file.status if file and file.status else 404)
                 for name, value in (file.headers if file else {}).items():

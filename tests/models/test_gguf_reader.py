@@ -300,6 +300,15 @@ def test_split_models_are_one(tmp_path: Path, make_gguf: Make, metadata: Meta) -
     assert header.path == paths[0] and header.files == tuple(paths)
     assert len(header.tensors) == 3 and header.file_bytes == sum(path.stat().st_size for path in paths)
 
+    joined = tmp_path / "big.gguf"
+    joined.write_bytes(b"".join(path.read_bytes() for path in paths))
+    with pytest.raises(ModelError, match=r"big\.gguf is several files of a split model, joined") as caught:
+        read_header(joined)
+    assert "--merge" in caught.value.hint
+    joined.write_bytes(paths[0].read_bytes())
+    with pytest.raises(ModelError, match="its name does not say so"):
+        read_header(joined)
+
     paths[2].rename(tmp_path / "aside")
     with pytest.raises(ModelError, match=r"big-00003-of-00003\.gguf is not beside it"):
         read_header(paths[0])

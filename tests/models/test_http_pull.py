@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import re
 import shutil
 import signal
 import subprocess
@@ -295,3 +296,35 @@ def test_split_models_come_as_a_whole(
     server.files[f"/{names[1]}"].status = None
     path = pull("big")
     assert path.name == names[0] and resolve_model("big").path == path
+
+
+def test_a_server_that_says_when_is_asked_again_then(add: Add, server: Any, content: bytes) -> None:
+    """`Retry-After` in seconds or as a date; a line says so while it waits."""
+    from email.utils import formatdate
+
+    path = add({"refusals": [(429, {"Retry-After": "2"}), (503, {"Retry-After": formatdate(time.time() + 4)})]})
+    seen: list[str] = []
+    started = time.monotonic()
+    pull("tiny", progress=lambda done, total, what: seen.append(what))
+    assert time.monotonic() - started > 2.5
+    assert path.read_bytes() == content
+    assert any(re.fullmatch("waiting [12] s for tiny.gguf, as the server asks", what) for what in seen)
+    assert len(server.gets()) == 3
+
+
+def test_a_wait_is_bounded_and_can_be_stopped(add: Add, server: Any) -> None:
+    path = add({"refusals": [(429, {"Retry-After": "86400"})]})
+
+    def cancel(done: int, total: int, what: str) -> None:
+        if what.startswith("waiting"):
+            assert int(what.split()[1]) <= 300
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pull("tiny", progress=cancel)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("value", ["soon", "", "-5", "Thu, 99 Foo 2024"])
+def test_a_wait_that_says_nothing_is_none(value: str) -> None:
+    assert http_range.retry_after({"Retry-After": value}) is None

@@ -118,3 +118,45 @@ def test_a_silent_hub_costs_a_few_seconds_once(hub_file: Any, monkeypatch: pytes
     with pytest.raises(DownloadError, match="a moment ago"):
         pull("tiny")
     assert time.monotonic() - begin < 0.2
+
+
+@pytest.mark.parametrize("code", [403, 401, 410])
+def test_an_address_that_runs_out_in_the_middle_is_looked_up_afresh(
+    hub_file: Any, server: Any, content: bytes, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Storage answers 403 once a signature has expired: the hub gives another one, and it goes on at the byte."""
+    storage = server.files["/storage/abc?signature=1"]
+    storage.cuts, storage.cut_after, storage.status_after_cut = 1, 700_000, code
+    server.serve("/storage/abc?signature=2", content)
+    first, locate = hub_file.headers["Location"], hub.locate
+    answers = [first, first.replace("=1", "=2")]
+
+    def looked_up(*arguments: Any) -> Any:
+        hub_file.headers["Location"] = answers.pop(0)
+        return locate(*arguments)
+
+    monkeypatch.setattr(hub, "locate", looked_up)
+    path = pull("tiny")
+    assert path.read_bytes() == content
+    gets = [(path, asked) for method, path, asked in server.requests if method == "GET" and "storage" in path]
+    assert gets[-1] == ("/storage/abc?signature=2", "bytes=700000-")
+
+
+def test_an_address_that_stays_refused_is_asked_for_once_more_only(hub_file: Any, server: Any) -> None:
+    storage = server.files["/storage/abc?signature=1"]
+    storage.cuts, storage.cut_after, storage.status_after_cut = 1, 700_000, 403
+    with pytest.raises(DownloadError, match="403") as caught:
+        pull("tiny")
+    assert "goes on where it stopped" in str(caught.value)
+    assert "licence" not in str(caught.value)
+    assert len([1 for method, path, _ in server.requests if method == "GET" and "storage" in path]) == 3
+
+
+def test_a_hub_that_is_asked_too_often_is_asked_again_when_it_says(hub_file: Any, server: Any, content: bytes) -> None:
+    hub_file.refusals = [(429, {"Retry-After": "1"})]
+    waited: list[str] = []
+    started = time.monotonic()
+    path = pull("tiny", progress=lambda done, total, what: waited.append(what))
+    assert path.read_bytes() == content
+    assert time.monotonic() - started >= 1
+    assert any(what.startswith("waiting 1 s") for what in waited)

@@ -168,7 +168,6 @@ def test_models_of_other_programs_are_used_where_they_lie(
 def test_found_files_have_names(home: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "linux")
     put(source, home / ".lmstudio/models/me/repo/model.gguf")
-    put(source, home / ".lmstudio/models/me/repo/mmproj-model.gguf")
     put(source, home / ".lmstudio/models/me/repo/big-00001-of-00002.gguf")
     put(source, home / ".lmstudio/models/me/repo/big-00002-of-00002.gguf")
     put(source, home / ".cache/huggingface/hub/models--A--b/snapshots/s/c.gguf")

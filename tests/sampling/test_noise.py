@@ -16,6 +16,8 @@ GOLDEN_UNIFORM = [0.8000626576302411, 0.8041819299151259, 0.18661564402972097]
 GOLDEN_SHARED = [0.7272450643471967, 0.8155302292051958, 0.9209767729355236]
 GOLDEN_DRAFT = [0.5813471470651278, 0.30796774520766934]
 GOLDEN_CHOICE = 53
+GOLDEN_OF_PROMPT = 0.31405234364364787
+GOLDEN_CHOICE_OF_PROMPT = 19
 
 
 def uniforms(noise: Noise, purpose: Purpose, position: int, count: int) -> np.ndarray:
@@ -33,6 +35,33 @@ def test_golden_values() -> None:
         noise.for_round(3).exponential(Purpose.DRAFT, 5, np.array([0, 1])), GOLDEN_DRAFT, rtol=1e-15
     )
     assert noise.choose(Purpose.SHARED, 12, IDS[:100], np.arange(1.0, 101.0)) == GOLDEN_CHOICE
+
+
+def test_golden_values_of_a_prompt() -> None:
+    """The same for noise that knows its prompt."""
+    noise = Noise(7, [1, 2, 151_935])
+    assert noise.uniform(Purpose.ACCEPT, 0) == GOLDEN_OF_PROMPT
+    assert noise.choose(Purpose.SHARED, 12, IDS[:100], np.arange(1.0, 101.0)) == GOLDEN_CHOICE_OF_PROMPT
+
+
+@settings(deadline=None, derandomize=True, max_examples=50)
+@given(st.integers(0, 2**63 - 1), st.lists(st.integers(0, 2**31 - 1), min_size=1), st.integers(0, 2**31 - 1))
+def test_noise_is_a_function_of_seed_and_prompt(seed: int, prompt: list[int], other: int) -> None:
+    def first(noise: Noise) -> float:
+        return noise.uniform(Purpose.SHARED, 3)
+
+    assert first(Noise(seed, prompt)) == first(Noise(seed, tuple(prompt)))
+    others = [[*prompt, other], [other, *prompt], [*prompt[:-1], prompt[-1] ^ 1], []]
+    others += [] if prompt == prompt[::-1] else [prompt[::-1]]
+    assert len({first(Noise(seed, ids)) for ids in [prompt, *others]}) == len({tuple(x) for x in [prompt, *others]})
+
+
+def test_prompts_of_one_seed_are_a_sample() -> None:
+    """200 prompts of one length that ask for one of ten: as many of each as chance allows, at every position."""
+    digits, even = np.arange(10, dtype=np.int32), np.full(10, 0.1)
+    for position in (30, 31, 300):
+        chosen = [Noise(7, [5, i, 9]).choose(Purpose.SHARED, position, digits, even) for i in range(200)]
+        assert stats.chisquare(np.bincount(chosen, minlength=10)).pvalue > ALPHA
 
 
 def test_streams_follow_splitmix64() -> None:

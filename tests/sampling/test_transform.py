@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings, strategies as st
 
-from spec_local.errors import BackendError, UsageError
+from spec_local.errors import BackendError, NoTokenError, UsageError
 from spec_local.sampling import Row, Sampling, Transform
 
 OFF: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
@@ -69,6 +69,10 @@ def reference(
         values[token] = np.float32(value - (list(recent).count(token) * s.frequency_penalty + s.presence_penalty))
     banned = {token for token, bias in s.logit_bias.items() if bias <= -100}
     banned |= set(end_ids) if left_before_end > 0 else set()
+    if allowed is not None and set(np.flatnonzero(allowed).tolist()) <= set(
+        end_ids
+    ):  # a finished grammar ends the text
+        banned -= set(end_ids)
     banned |= set() if allowed is None else set(np.flatnonzero(~allowed).tolist())
     left = [(token, float(v)) for token, v in enumerate(values) if token not in banned and v > -math.inf]
 
@@ -175,7 +179,8 @@ def test_rows_equal_the_reference(data: st.DataObject, logits: np.ndarray, field
     except NearTie:
         assume(False)
     except ValueError:  # max() of nothing: no token is left
-        with pytest.raises(BackendError, match="No token can follow"):
+        nothing = logits.max() == -math.inf  # no fault of what was asked for
+        with pytest.raises(BackendError if nothing else NoTokenError, match=r"has no token|No token can follow"):
             made.row(logits, history, len(history), allowed)
         return
     row = made.row(logits, history, len(history), allowed)
@@ -400,9 +405,9 @@ def test_damaged_logits_are_refused_behind_a_mask() -> None:
 @pytest.mark.parametrize("size", [4, 20_000])
 def test_nothing_left_is_refused(fields: dict[str, Any], size: int) -> None:
     made = transform(fields, size)
-    with pytest.raises(BackendError, match="No token can follow at position 7"):
+    with pytest.raises(BackendError, match="output for token 7 has no token"):
         made.row(np.full(size, -np.inf, np.float32), [], 7)
-    with pytest.raises(BackendError, match="No token can follow at position 7"):
+    with pytest.raises(NoTokenError, match="No token can follow at position 7"):
         made.row(np.zeros(size, np.float32), [], 7, np.zeros(size, np.bool_))
 
 
@@ -418,3 +423,13 @@ def test_one_token_left(fields: dict[str, Any]) -> None:
 def test_bias_outside_the_vocabulary_is_refused() -> None:
     with pytest.raises(UsageError, match="token 5, but this vocabulary ends at 4"):
         transform({"logit_bias": {5: 1.0}}, 5)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"min_tokens": 9}, {"logit_bias": {2: -100}}, {"min_tokens": 9, "temperature": 0.0}]
+)
+def test_a_finished_grammar_ends_the_answer(fields: dict[str, Any]) -> None:
+    """Nothing but an end is left: neither `min_tokens` nor a ban of the end may keep it away."""
+    made = Transform(Sampling(**fields), 3, frozenset({2}), 1)
+    assert made.row(np.zeros(3, np.float32), [0], 1, np.array([False, False, True])).ids.tolist() == [2]
+    assert 2 not in made.row(np.zeros(3, np.float32), [0], 1, np.array([True, False, True])).ids

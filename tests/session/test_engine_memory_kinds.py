@@ -16,8 +16,8 @@ from tiny_gguf import write_convolutional, write_experts, write_hybrid, write_re
 from spec_local.errors import UsageError
 from spec_local.language_model import Memory, MemoryKind
 from spec_local.session.engine import Engine, load
+from spec_local.session.messages import Message
 from spec_local.session.options import EngineOptions
-from spec_local.session.template import Message
 
 FILES: dict[str, Callable[..., Path]] = {
     "recurrent": write_recurrent,
@@ -166,7 +166,7 @@ def test_a_draft_that_can_only_be_emptied_is_set_aside(
 
 
 def test_what_a_rejection_costs_reaches_the_controller(open_engine: Load) -> None:
-    from spec_local.speculation.adaptive import AdaptiveController
+    from spec_local.speculation.policy import AdaptiveController
 
     free, running = (open_engine(kind, "text", draft_length="auto") for kind in ("experts", "recurrent"))
     costs = []
@@ -182,9 +182,9 @@ def test_a_rollback_that_costs_more_than_drafts_earn_ends_them() -> None:
     """The controller drafts where a rejection is free and does not where it takes longer than plain decoding."""
     from spec_local.drafting.draft import Draft
     from spec_local.drafting.drafter import Offer
-    from spec_local.speculation.adaptive import AdaptiveController
     from spec_local.speculation.controller import Seat
     from spec_local.speculation.cost import CostProfile, Curve
+    from spec_local.speculation.policy import AdaptiveController
 
     plans = []
     for rollback_s in (0.0, 1.0):

@@ -11,7 +11,7 @@ from tiny_gguf import END_OF_TURN, TEMPLATE, TURN, write_transformer
 
 from spec_local.errors import ContextFullError, TemplateError, UsageError
 from spec_local.session.generation import Request
-from spec_local.session.template import Message
+from spec_local.session.messages import Message
 
 
 @pytest.mark.parametrize("prompt", ["", "  \n ", []])

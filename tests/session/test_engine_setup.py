@@ -16,7 +16,7 @@ from spec_local.llama.context import Context
 from spec_local.sampling import Sampling
 from spec_local.session.engine import load
 from spec_local.session.options import EngineOptions, engine_options
-from spec_local.speculation.adaptive import AdaptiveController
+from spec_local.speculation.policy import AdaptiveController
 
 
 def test_models_that_cannot_be_used_are_refused_before_anything_runs(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spec_local.errors import TemplateError
-from spec_local.session.template import CHATML, ChatTemplate, Message, merge_system
+from spec_local.session.messages import Message
+from spec_local.session.template import CHATML, ChatTemplate, Rendered, merge_system
 
 GEMMA = (
     "{{ bos_token }}{% if messages[0]['role'] == 'system' %}"
@@ -19,6 +20,10 @@ GEMMA = (
 )
 
 
+def _rendered(rendered: Rendered) -> tuple[str, str]:
+    return rendered.text, rendered.notice
+
+
 def _messages(*turns: str) -> list[Message]:
     roles = {"s": "system", "u": "user", "a": "assistant"}
     return [Message(role=roles[turn[0]], content=turn[2:]) for turn in turns]
@@ -28,7 +33,7 @@ def test_chatml_is_used_and_said_where_there_is_none() -> None:
     for source in (None, ""):
         template = ChatTemplate(source)
         assert "ChatML" in template.notice
-        text, notice = template.render(_messages("s:Be brief.", "u:Hi"))
+        text, notice = _rendered(template.render(_messages("s:Be brief.", "u:Hi")))
         assert (
             text == "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
         )
@@ -37,7 +42,7 @@ def test_chatml_is_used_and_said_where_there_is_none() -> None:
 
 
 def test_begin_token_and_roles() -> None:
-    text, notice = ChatTemplate(GEMMA, bos="<bos>").render(_messages("u: Hi ", "a:Hello", "u:Bye"))
+    text, notice = _rendered(ChatTemplate(GEMMA, bos="<bos>").render(_messages("u: Hi ", "a:Hello", "u:Bye")))
     assert text == (
         "<bos><start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\nHello<end_of_turn>\n"
         "<start_of_turn>user\nBye<end_of_turn>\n<start_of_turn>model\n"
@@ -47,7 +52,7 @@ def test_begin_token_and_roles() -> None:
 
 def test_a_refused_system_message_goes_into_the_first_user_turn_and_is_noted() -> None:
     messages = _messages("s:Be brief.", "u:Hi", "a:Hello", "u:Bye")
-    text, notice = ChatTemplate(GEMMA).render(messages)
+    text, notice = _rendered(ChatTemplate(GEMMA).render(messages))
     assert "<start_of_turn>user\nBe brief.\n\nHi<end_of_turn>" in text
     assert "no system message" in notice
     assert messages[0]["role"] == "system"  # the conversation itself is left alone
@@ -61,7 +66,7 @@ def test_a_conversation_that_stays_refused_is_one_clear_sentence() -> None:
         assert "gemma.gguf refuses this conversation: " in caught.value.message
         assert "\n" not in caught.value.message
         assert caught.value.hint
-    text, _ = template.render(_messages("u:Hi"))  # and the template goes on working
+    text = template.render(_messages("u:Hi")).text  # and the template goes on working
     assert "Hi" in text
 
 
@@ -116,7 +121,7 @@ def test_a_template_cannot_leave_its_sandbox(source: str) -> None:
     """It fails, or what it reached for is not there."""
     messages = _messages("u:Hi")
     try:
-        text, _ = ChatTemplate(source).render(messages)
+        text = ChatTemplate(source).render(messages).text
     except TemplateError:
         return
     assert text == ""
@@ -131,5 +136,5 @@ def test_features_that_templates_of_models_use() -> None:
         "{{ {'a': 'é', 'b': [1, 2]} | tojson }}{{ strftime_now('%Y')[:2] }}"
         "{%- if tools is not none %}tools{% endif -%}{{ eos_token }}"
     )
-    text, _ = ChatTemplate(source, eos="</s>").render(_messages("s:x", "u: Hi ", "a:Yo"))
-    assert text == '1:Hi;2:Yo;{"a": "é", "b": [1, 2]}20</s>'
+    text = ChatTemplate(source, eos="</s>").render(_messages("s:x", "u: Hi ", "a:Yo", "u:No")).text
+    assert text == '1:Hi;2:Yo;3:No;{"a": "é", "b": [1, 2]}20</s>'

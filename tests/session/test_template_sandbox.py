@@ -10,7 +10,8 @@ from hypothesis import given, settings, strategies as st
 
 from spec_local.errors import TemplateError
 from spec_local.session import sandbox
-from spec_local.session.template import CHATML, ChatTemplate, Message
+from spec_local.session.messages import Message
+from spec_local.session.template import CHATML, ChatTemplate
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +86,7 @@ SLOW = [
 def _text_or_sentence(source: str, messages: list[Message]) -> str:
     """What a template makes, or how it is refused."""
     try:
-        return ChatTemplate(source).render(messages)[0]
+        return ChatTemplate(source).render(messages).text
     except TemplateError as error:
         sentence = error.message
     assert sentence.startswith("The chat template of ")
@@ -118,7 +119,7 @@ def test_the_time_limit_names_the_time_and_leaves_no_trace_function() -> None:
     with pytest.raises(TemplateError, match=r"fails: it takes more than 0.2 s"):
         ChatTemplate(SLOW[0]).render(CHAT)
     assert sys.gettrace() is None
-    text, _ = ChatTemplate(CHATML).render(CHAT)
+    text = ChatTemplate(CHATML).render(CHAT).text
     assert text.startswith("<|im_start|>user\nhello")
 
 
@@ -133,10 +134,27 @@ def test_long_conversations_are_no_attack(monkeypatch: pytest.MonkeyPatch) -> No
         "{%- endfor %}{{ messages[0].content.split(' ') | length }}{{ messages | selectattr('role', 'equalto', 'user')"
         " | map(attribute='content') | join(' ') | replace('a', 'b') | length }}{{ {'a': 1} | tojson }}{{ 'x' * 3 }}"
     )
-    many = [Message(role=("user", "assistant")[i % 2], content="a word " * 100) for i in range(1000)]
-    text, _ = ChatTemplate(source).render(many)
+    many = [Message(role=("user", "assistant")[i % 2], content="a word " * 100) for i in range(1001)]
+    text = ChatTemplate(source).render(many).text
     assert text.endswith('{"a": 1}xxx')
     assert len(text) > 700_000
+
+
+SAYS = ["%999999999d", "{:999999999}", "%*d {:{}}", "1234567890123", "9" * 5000, "{{ 9 ** 9 ** 9 }}", "<x>" * 50]
+
+
+@pytest.mark.parametrize("said", SAYS)
+def test_what_a_conversation_says_trips_no_limit(said: str) -> None:
+    """Widths and numbers are limited where the template writes them, not where a person does."""
+    source = (
+        "{% for m in messages %}{{ '%s: %s' % (m.role, m.content) }}{{ '{}'.format(m.content) }}"
+        "{{ '%s' | format(m.content) }}{{ m.content | trim | indent(2) | string }}{{ m.content | tojson }}"
+        "{{ n | default(0) }}{{ n | string }}{{ n | tojson }}{{ n | round }}{{ m.content.strip() ~ n }}{% endfor %}"
+    )
+    arguments = {"n": 123_456_789_012}
+    text = ChatTemplate(source).render([Message(role="user", content=said)], arguments=arguments).text
+    assert text.count(said) >= 6
+    assert "123456789012" in text
 
 
 def test_a_template_that_cannot_be_compiled_is_a_sentence() -> None:

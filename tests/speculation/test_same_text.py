@@ -31,9 +31,9 @@ from toy_runs import (
 
 from spec_local.drafting.drafter import Drafter
 from spec_local.drafting.model import ModelDrafter
-from spec_local.speculation.adaptive import AdaptiveController
 from spec_local.speculation.controller import Controller, FixedController
 from spec_local.speculation.cost import CostProfile, Curve
+from spec_local.speculation.policy import AdaptiveController
 from spec_local.speculation.sequence import Sequence
 from spec_local.speculation.speculator import Speculator
 from spec_local.speculation.statistics import summarise

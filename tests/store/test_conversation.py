@@ -231,7 +231,8 @@ def test_what_does_not_look_like_a_path_is_text(tmp_path, text):
 
 
 @pytest.mark.parametrize(
-    ("data", "reason"), [(b"\xff\xfe\x00", "not UTF-8"), (b"a\x00b", "not a text"), (b"x" * 1_000_001, "MB")]
+    ("data", "reason"),
+    [(b"\xff\x00", "not UTF-8"), (b"\xff\xfe\x00", "UTF-16"), (b"a\x00b", "not a text"), (b"x" * 1_000_001, "MB")],
 )
 def test_what_cannot_be_attached(tmp_path, data, reason):
     (tmp_path / "f").write_bytes(data)

@@ -26,7 +26,7 @@ from toy_runs import (
 
 from spec_local.drafting.drafter import Drafter
 from spec_local.drafting.grammar import GrammarDrafter
-from spec_local.errors import BackendError
+from spec_local.errors import BackendError, NoTokenError
 from spec_local.sampling.constraint import Walk
 from spec_local.speculation.controller import FixedController
 from spec_local.speculation.sequence import Sequence
@@ -175,11 +175,17 @@ def test_a_smaller_draft_vocabulary_stops_where_it_knows_no_token() -> None:
     assert set(spec.drafters) == {"grammar", "model"}, "that is no failure of the drafter"
 
 
-def test_min_tokens_against_the_grammar_is_an_error_with_both_named() -> None:
+def test_a_finished_grammar_ends_the_answer_whatever_min_tokens_says() -> None:
     sequence = run({}, {**GREEDY, "min_tokens": 30, "logit_bias": {8: -100.0}}, 0)
-    assert sequence.error is not None
+    assert (sequence.finish, sequence.error) == ("stop", None)
+    assert len(sequence.emitted) < 30
+
+
+def test_bans_of_all_that_the_grammar_admits_are_an_error_of_the_request_that_names_them() -> None:
+    sequence = run({}, {**GREEDY, "logit_bias": dict.fromkeys(range(VOCABULARY), -100.0)}, 0)
+    assert isinstance(sequence.error, NoTokenError)
     assert "grammar" in str(sequence.error)
-    assert "min_tokens" in str(sequence.error)
+    assert "bans" in str(sequence.error)
 
 
 SHORT = {START: {1: "a"}, "a": {4: "b", 5: "b", 6: "b"}, "b": {8: "c", 9: "end"}, "c": {4: "end", 5: "end"}}

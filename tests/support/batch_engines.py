@@ -216,7 +216,7 @@ class ToyEngine(_Engine):
             tokens=tokens,
             transform=transform,
             draft_transform=transform,
-            noise=Noise(seed),
+            noise=Noise(seed, tokens),
             rule=RULES[self.rule],
             n_ctx=self.speculator.target.n_ctx,
             max_tokens=sampling.max_tokens,

@@ -13,6 +13,7 @@ from textual.pilot import Pilot
 
 from spec_local.sampling.params import Sampling
 from spec_local.session.options import EngineOptions
+from spec_local.session.reply_options import ReplyOptions
 from spec_local.session.store import IN_MEMORY, Store
 from spec_local.ui.app import ChatApp
 from spec_local.ui.dialogue import Dialogue
@@ -112,7 +113,7 @@ async def chat(
     engine = engine or ScriptedEngine(list(plays) or [Play()])
     opened = Store(store) if isinstance(store, Path) else store or Store(IN_MEMORY)
     more.setdefault("loader", loader(engine))
-    app = ChatApp(lambda: (options or EngineOptions(), Sampling()), opened, **more)
+    app = ChatApp(lambda: (options or EngineOptions(), Sampling(), ReplyOptions()), opened, **more)
     async with app.run_test(size=size) as pilot:
         made = Chat(app, pilot, engine)
         if ready:

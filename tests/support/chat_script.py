@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from spec_local.errors import ContextFullError, SpecLocalError
 from spec_local.sampling.params import Sampling
-from spec_local.session.generation import Progress, Request
+from spec_local.session.generation import Request
+from spec_local.session.reply_options import ReplyOptions
 from spec_local.session.result import Piece, Result, Timings
 from spec_local.speculation.round import Round
 
@@ -28,6 +29,8 @@ class Play:
     """Raised after the tokens."""
     gate: threading.Event | None = None
     """Waited for after the first round."""
+    thoughts: Sequence[str] = ()
+    """Tokens of thinking, before the others."""
 
 
 @dataclass
@@ -86,14 +89,21 @@ class ScriptedEngine:
         system: str | None = None,
         raw: bool = False,
         speculate: bool = True,
-        on_prefill: Progress | None = None,
+        reply: ReplyOptions | None = None,
+        on_prefill: Callable[[int, int], None] | None = None,
     ) -> ScriptedStream:
         tokens, _ = self.tokenize(Request(prompt, system=system))
         if len(tokens) >= self.n_ctx:
             raise ContextFullError(f"The prompt is {len(tokens)} tokens long.")
         play = self.plays[min(len(self.requests), len(self.plays) - 1)]
         self.requests.append(
-            {"prompt": [dict(m) for m in prompt], "sampling": sampling, "system": system, "speculate": speculate}
+            {
+                "prompt": [dict(m) for m in prompt],
+                "sampling": sampling,
+                "system": system,
+                "speculate": speculate,
+                "reply": reply,
+            }
         )
         self._stop.clear()
         return ScriptedStream(self, play, sampling or Sampling(), speculate, len(tokens), on_prefill)
@@ -131,7 +141,7 @@ class ScriptedStream:
         sampling: Sampling,
         speculate: bool,
         prompt_tokens: int,
-        on_prefill: Progress | None,
+        on_prefill: Callable[[int, int], None] | None,
     ) -> None:
         self._engine, self._play, self._sampling, self._speculate = engine, play, sampling, speculate
         self._prompt_tokens = prompt_tokens
@@ -139,11 +149,19 @@ class ScriptedStream:
         self._rounds: list[Round] = []
         self._emitted: list[int] = []
         self._text: list[str] = []
+        self._thoughts: list[str] = []
         self._finish = "cancelled"
         self.notices: tuple[str, ...] = ()
         self._seed = 1234 if sampling.seed is None else sampling.seed
+        self._played = self._play_it()
 
     def __iter__(self) -> Iterator[Piece]:
+        return self
+
+    def __next__(self) -> Piece:
+        return next(self._played)
+
+    def _play_it(self) -> Generator[Piece, None, None]:
         self._engine.enter(1)
         try:
             yield from self._pieces()
@@ -155,7 +173,7 @@ class ScriptedStream:
         if self._on_prefill is not None:
             self._on_prefill(self._prompt_tokens - 1, self._prompt_tokens - 1)
         limit = self._sampling.max_tokens
-        words = list(play.tokens)[:limit]
+        words = [*play.thoughts, *play.tokens][:limit]
         at = number = 0
         pattern = play.pattern if self._speculate else ((0, 0),)
         while at < len(words):
@@ -169,7 +187,7 @@ class ScriptedStream:
             tested, accepted = pattern[number % len(pattern)]
             number += 1
             count = min(accepted + 1, len(words) - at)
-            chunk = words[at : at + count]
+            chunk, start = words[at : at + count], at
             at += count
             ids = tuple(engine.token(word) for word in chunk)
             record = Round(
@@ -187,14 +205,16 @@ class ScriptedStream:
             )
             self._rounds.append(record)
             self._emitted += ids
-            self._text += chunk
-            yield Piece("".join(chunk), ids, record)
+            thought = max(0, min(len(play.thoughts) - start, len(chunk)))
+            self._thoughts += chunk[:thought]
+            self._text += chunk[thought:]
+            yield Piece("".join(chunk[thought:]), ids, record, "".join(chunk[:thought]), (), thought)
         if play.error is not None:
             raise play.error
         self._finish = "length" if limit is not None and at >= limit else "stop"
 
     def close(self) -> None:
-        pass
+        self._played.close()
 
     @property
     def result(self) -> Result:
@@ -206,7 +226,9 @@ class ScriptedStream:
             seed=self._seed,
             prompt_tokens=self._prompt_tokens,
             cached_tokens=0,
-            timings=Timings(0.1, 0.05, 0.06),
+            timings=Timings(0.1, 0.05, 0.06, 2.0 if self._thoughts else None),
+            reasoning="".join(self._thoughts),
+            reasoning_tokens=len(self._thoughts),
             rounds=tuple(self._rounds),
             speculation_state="on" if self._speculate else "off",
             speculation_reason="text repeats",

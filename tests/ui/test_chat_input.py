@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from typing import Any
 
 import pytest
 from chat_pilot import chat, words
@@ -293,6 +294,43 @@ async def test_copying_answers_and_code_blocks():
         await c.until(lambda: c.app.clipboard == "y\n")
         await c.enter("/copy 3")
         await c.until(lambda: "code blocks 1 to 2" in c.notices)
+
+
+async def copied(monkeypatch: Any, helper: Any, says: str) -> float:
+    """Copy with F8 while `helper` is the system's clipboard; what is said, and how long F8 held up the screen."""
+    import sys
+    import time
+    from types import SimpleNamespace
+
+    from spec_local.ui import clipboard
+
+    monkeypatch.setitem(sys.modules, "pyperclip", SimpleNamespace(copy=helper))
+    monkeypatch.setattr(clipboard, "HELPER_S", 0.5)
+    async with chat(Play(tokens=("yes",))) as c:
+        await c.ask("q")
+        started = time.monotonic()
+        await c.pilot.press("f8")
+        held = time.monotonic() - started
+        await c.until(lambda: says in c.app.status_line._flash)
+        assert c.app.clipboard == "yes"
+    return held
+
+
+async def test_a_clipboard_helper_that_hangs_freezes_nothing(monkeypatch):
+    hanging = threading.Event()
+    held = await copied(monkeypatch, lambda _: hanging.wait(20), "was sent to the terminal")
+    assert held < 5
+    hanging.set()
+
+
+async def test_words_about_the_clipboard_are_those_of_what_happened(monkeypatch):
+    def none(_: str) -> None:
+        raise RuntimeError("no clipboard")
+
+    await copied(monkeypatch, none, "was sent to the terminal")
+    got: list[str] = []
+    await copied(monkeypatch, got.append, "The answer is on the clipboard.")
+    assert got == ["yes"]
 
 
 async def test_ctrl_c_stops_then_asks_then_leaves():

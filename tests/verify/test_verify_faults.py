@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from spec_local.cli.main import main
 from spec_local.drafting.model import _Stream
 from spec_local.drafting.token_cache import TokenCache, common_prefix
 from spec_local.errors import Aborted
+from spec_local.language_model import Chunk
 from spec_local.llama.context import Context
 from spec_local.llama.padded import FilledContext, PaddedContext
 from spec_local.sampling import Purpose, Sampling, acceptance
@@ -26,7 +28,7 @@ from spec_local.speculation.speculator import Speculator
 from spec_local.verify.conformance import Setting
 from spec_local.verify.findings import Kind, culprit
 from spec_local.verify.report import table
-from spec_local.verify.verify import LiveRun, Plan, Verification, verify
+from spec_local.verify.verify import PROMPTS, LiveRun, Plan, Verification, make_plan, verify
 
 OPEN = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, max_tokens=32, min_tokens=32, seed=5)
 GREEDY = OPEN.model_copy(update={"temperature": 0.0, "max_tokens": 16, "min_tokens": 16})
@@ -169,12 +171,12 @@ def test_a_draft_row_of_the_wrong_position(
 ) -> None:
     right = Speculator._draft
 
-    def late(self: Speculator, active: Any, plans: Any) -> Any:
-        drafts, made, seconds = right(self, active, plans)
-        for draft in drafts:
+    def late(self: Speculator, ready: Any, lags: Any, room: int) -> Any:
+        turns = right(self, ready, lags, room)
+        for draft in (turn.draft for turn in turns):
             if draft.rows:
                 draft.rows = [draft.rows[0], *draft.rows[:-1]]
-        return drafts, made, seconds
+        return turns
 
     monkeypatch.setattr(Speculator, "_draft", late)
     for rule in ("rejection", "block"):
@@ -226,6 +228,55 @@ def test_a_draft_that_is_never_compared(check: Callable[[str], Verification], mo
     found = check("coupled")
     assert Kind.TOKENS in {problem.kind for problem in found.problems}
     assert "instead of" in table(found)
+
+
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("pair", ["itself", "another", "text", "none"])
+@pytest.mark.parametrize("rule", ["coupled", "block"])
+def test_no_alarm_for_a_sound_program(tiny_target: Path, tiny_draft: Path, quick: bool, pair: str, rule: str) -> None:
+    """Whatever the pair is worth: a draft that is the target, one that is hardly ever run, one that is never asked."""
+    if pair in ("text", "none") and rule != "coupled":
+        pytest.skip("covered by the coupled rule")
+    draft = {"itself": tiny_target, "another": tiny_draft}.get(pair, pair)
+    with load(tiny_target, draft=draft, options=EngineOptions(acceptance=rule, threads=1, n_ctx=512)) as engine:
+        made = make_plan(engine, quick, Sampling())
+        plan_ = replace(made, live=(*made.live, LiveRun("no drafts", PROMPTS["edit"], GREEDY, FixedController((), 0))))
+        found = verify(engine, quick=quick, plan=plan_)
+    assert found.problems == ()
+
+
+@pytest.mark.parametrize("pair", ["itself", "another", "text"])
+def test_quick_finds_a_trim_off_by_one_whatever_the_drafts_are_worth(
+    tiny_target: Path, tiny_draft: Path, pair: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft = {"itself": tiny_target, "another": tiny_draft}.get(pair, pair)
+    keep_one_too_many(monkeypatch)
+    with load(tiny_target, draft=draft, options=EngineOptions(threads=1, n_ctx=512)) as engine:
+        found = verify(engine, quick=True)
+    assert kind(found) is Kind.CACHE
+    assert "1 token more than it must" in table(found)
+
+
+def test_a_wrong_token_in_a_draft_cache_that_lags_is_found(
+    tiny_target: Path, tiny_draft: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the draft's cache lacks is read by the check; what it holds is not made right by that."""
+    with load(tiny_target, draft=tiny_draft, options=EngineOptions(threads=1, n_ctx=512)) as engine:
+        assert engine.loaded.draft is not None
+        draft = engine.loaded.draft
+        right = draft.decode
+
+        def spoilt(chunks: Any) -> Any:
+            spoil = [
+                Chunk(c.seq, [*c.tokens[:-2], 5, *c.tokens[-1:]] if len(c.tokens) > 9 else c.tokens, c.rows)
+                for c in chunks
+            ]
+            return right(spoil)
+
+        monkeypatch.setattr(draft, "decode", spoilt)
+        found = verify(engine, plan=plan("coupled"))
+    assert kind(found) is Kind.CACHE
+    assert "the draft's cache has the right length, but" in table(found)
 
 
 def test_the_command_prints_json_and_says_1_when_something_is_wrong(

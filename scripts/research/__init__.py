@@ -1,0 +1,1 @@
+"""Scripts that ask what a design is worth; none of it is shipped."""
