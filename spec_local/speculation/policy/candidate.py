@@ -20,5 +20,5 @@ class Candidate:
     """Why, in words for a person."""
     table: StoppingTable | None = None
     """Ends a draft while it is drawn."""
-    spare: float = 0.0
-    """Plain tokens that such a draft may cost besides: to read along."""
+    spent: float = 0.0
+    """Cost so far of a draft that is being drawn: its passes, and before the first one what it will cost."""

@@ -22,7 +22,7 @@ from spec_local.speculation.policy.drawn import Drawn
 from spec_local.speculation.policy.estimate import Level
 from spec_local.speculation.policy.guard import Account
 from spec_local.speculation.policy.numbers import NUMBERS, Numbers
-from spec_local.speculation.policy.prices import Prices, best_length, row_prices
+from spec_local.speculation.policy.prices import Prices, row_prices
 from spec_local.speculation.policy.reading_along import worth_reading
 
 
@@ -127,9 +127,10 @@ class AdaptiveController:
         known = plan.seat.state.ready.setdefault(draft.source, Level(self.numbers))
         count = worth_reading(known.rates(draft.confidence[: len(passes) - 1]), table[prices.sequences], passes)
         cost = prices.step(curve, rows + count) - prices.step(curve, rows)
-        if cost * prices.plain > chosen.spare:
+        submit = sum(prices.rows[: plan.notes.survival[0] + 1])
+        if not plan.seat.state.account.allows((chosen.spent + cost + submit) * prices.plain):
             return 0
-        chosen.spare -= cost * prices.plain
+        chosen.spent += cost
         return count
 
     def more(self, plan: Plan, confidence: Sequence[float]) -> bool:
@@ -141,7 +142,11 @@ class AdaptiveController:
         for rate in state.drawn[plan.source].level.rates(confidence[seen:]):
             survival *= rate
         notes.survival = drafted, survival
-        return bool(notes.chosen.table.more(drafted, survival))
+        assert self.costs.draft is not None
+        step = notes.prices.step(self.costs.draft)
+        more = drawn.more(notes.chosen, drafted, survival, step, notes.prices, state.account)
+        notes.chosen.spent += step * more
+        return more
 
     def shorten(self, plan: Plan, draft: Draft) -> int:
         """The length with the largest expected gain; a ready draft was already cut to it by the plan."""
@@ -149,7 +154,8 @@ class AdaptiveController:
         known = plan.seat.state.drawn.get(plan.source)
         if known is None:
             return limit
-        return best_length(known.level.rates(draft.confidence[:limit]), plan.notes.prices.rows)[0]
+        notes = plan.notes
+        return drawn.shorten(known, draft.confidence[:limit], notes.chosen, notes.prices, plan.seat.state.account)
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
         """Learn costs, speed and acceptance from one round."""

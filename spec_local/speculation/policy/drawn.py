@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from spec_local.drafting.draft import Draft
@@ -17,7 +18,7 @@ from spec_local.speculation.policy.candidate import Candidate
 from spec_local.speculation.policy.estimate import Level
 from spec_local.speculation.policy.guard import Account
 from spec_local.speculation.policy.numbers import Numbers
-from spec_local.speculation.policy.prices import Prices
+from spec_local.speculation.policy.prices import Prices, best_length
 from spec_local.speculation.policy.stopping import StoppingTable, solve
 
 EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
@@ -106,13 +107,26 @@ def weigh(
     catch_up = prices.step(curve, lag) - step
     if gain <= 0:
         return Candidate(source, 0, gain, "")
-    limit = 0
-    left = account.tokens - catch_up * prices.plain
-    while limit < room and (step + prices.rows[limit]) * prices.plain <= left:
-        left -= (step + prices.rows[limit]) * prices.plain
-        limit += 1
+    cost, limit = catch_up, 0
+    for k, row in enumerate(prices.rows[:room], 1):
+        cost += step + row
+        if account.allows(cost * prices.plain):
+            limit = k
     if not limit or rounds * gain <= catch_up:
         why = f"it has {lag} tokens to read first" if lag > 2 else "drafts have cost this answer what they may"
         return Candidate(source, 0, 0.0, f"{source} draft off: {why}")
     reason = f"{source} draft on: {known.mean():.2f} acceptance expected"
-    return Candidate(source, limit, gain, reason, table, left)
+    return Candidate(source, limit, gain, reason, table, catch_up + step)
+
+
+def more(candidate: Candidate, drafted: int, survival: float, step: float, prices: Prices, account: Account) -> bool:
+    """Whether to pay for another step after so many tokens that survive with this probability."""
+    assert candidate.table is not None
+    submit = sum(prices.rows[: drafted + 1])
+    return candidate.table.more(drafted, survival) and account.allows((candidate.spent + step + submit) * prices.plain)
+
+
+def shorten(known: Drawn, confidence: Sequence[float], candidate: Candidate, prices: Prices, account: Account) -> int:
+    """How many of the tokens drawn to submit."""
+    rates = known.level.rates(confidence)
+    return best_length(rates, prices.rows, lambda cost: account.allows(cost * prices.plain), candidate.spent)[0]

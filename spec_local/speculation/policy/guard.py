@@ -26,8 +26,12 @@ class Account:
 
     @property
     def tokens(self) -> float:
-        """Plain tokens that the next draft may cost if none of it is accepted."""
+        """Plain tokens that the next draft may cost."""
         return max(self.numbers.stake, self.numbers.stake_share * self.emitted) + self.won
+
+    def allows(self, cost: float) -> bool:
+        """Whether a draft may be made that costs so many plain tokens if none of it is accepted."""
+        return cost <= self.tokens
 
     def settle(self, emitted: int, cost: float) -> None:
         """A round emitted so many tokens, in the time of `cost` plain tokens (`emitted` if it was plain)."""

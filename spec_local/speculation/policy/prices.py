@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -41,19 +40,23 @@ def row_prices(costs: CostProfile, speed: float, first: int, context: int, longe
     return [speed * (after - before) for before, after in pairwise(passes)]
 
 
-def best_length(rates: Sequence[float], rows: Sequence[float], most: float = math.inf) -> tuple[int, float]:
+def best_length(
+    rates: Sequence[float], rows: Sequence[float], allowed: Callable[[float], bool], spent: float = 0.0
+) -> tuple[int, float]:
     """The length in 0..len(rates) with the largest expected gain, and that gain in tokens.
 
     Args:
         rates: Acceptance of each token, those before it accepted.
         rows: Their prices.
-        most: What a draft may cost if none of it is accepted.
+        allowed: Whether a draft may cost so many tokens, if none is accepted.
+        spent: What it has cost already.
     """
-    best, length, net, risk, reach = 0.0, 0, 0.0, 0.0, 1.0
+    best, length, net, cost, reach, sure = 0.0, 0, 0.0, spent, 1.0, 0
     for n, (rate, row) in enumerate(zip(rates, rows, strict=False), 1):
         reach *= rate
         net += reach - row
-        risk += row - (reach == 1.0)  # certain tokens pay for themselves
-        if net > best and risk <= most:
+        cost += row
+        sure += reach == 1.0  # certain tokens are no risk
+        if net > best and allowed(cost - sure):
             best, length = net, n
     return length, best

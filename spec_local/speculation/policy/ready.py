@@ -14,7 +14,7 @@ from spec_local.speculation.policy.prices import Prices, best_length
 def weigh(source: str, draft: Draft, level: Level, prices: Prices, account: Account, room: int) -> Candidate:
     """The best length of at most `room` tokens of this draft, and what it is expected to bring."""
     rates = level.rates(draft.confidence[:room])
-    length, gain = best_length(rates, prices.rows, account.tokens / prices.plain)
+    length, gain = best_length(rates, prices.rows, lambda cost: account.allows(cost * prices.plain))
     if length:
         return Candidate(source, length, gain, f"{source} draft on: {rates[0]:.2f} acceptance expected")
     return Candidate(
