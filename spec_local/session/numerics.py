@@ -46,7 +46,7 @@ class Numerics:
     widths: tuple[int, ...]
     """Rows of the passes compared with one-row passes; empty where only one-row passes are in use."""
     bitwise_within: int = 0
-    """Tokens of a context in which the bits are the same, though in a longer one they differ; 0: there is no such limit."""
+    """Tokens of a context in which the bits are the same, though in a longer one they differ; 0: no such limit."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
