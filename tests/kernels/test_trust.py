@@ -155,3 +155,21 @@ def test_what_was_found_is_remembered_for_this_very_library(
     copy.write_bytes(copy.read_bytes() + b"\0")
     rehearsal.rehearse(copy)
     assert len(asked) == 2
+
+
+def test_passes_of_every_width_give_the_same_bits(model: Path, kernel_library: Path) -> None:
+    options = EngineOptions(threads=1, n_ctx=512, draft_length=7)
+    with load(model, draft="text", options=options) as engine:
+        assert engine.loaded.kernels.on
+        assert (engine.numerics.tier, engine.numerics.epsilon, engine.numerics.bitwise_within) == ("bitwise", 0.0, 0)
+        assert engine.numerics.positions == 2 * 3 * 8, "near the beginning and behind many tokens"
+
+
+def test_two_engines_in_two_threads(model: Path, kernel_library: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    expected = text(model)[0]
+    with ThreadPoolExecutor(2) as pool:
+        for written, kernels, _ in pool.map(lambda _: text(model), range(4)):
+            assert kernels["on"] is True
+            assert written == expected
