@@ -17,10 +17,38 @@ _TYPES = {
 }
 """By `general.type`."""
 _ENCODERS = frozenset(
-    "bert nomic-bert nomic-bert-moe neo-bert modern-bert jina-bert-v2 jina-bert-v3 eurobert roberta xlm-roberta "
-    "gemma-embedding t5encoder".split()
+    {
+        *(
+            "bert",
+            "nomic-bert",
+            "nomic-bert-moe",
+            "neo-bert",
+            "modern-bert",
+            "jina-bert-v2",
+            "jina-bert-v3",
+            "eurobert",
+        ),
+        *("roberta", "xlm-roberta", "gemma-embedding", "t5encoder"),
+    }
 )
-_PICTURES = frozenset("flux sd1 sdxl sd3 aura hidream cosmos ltxv hyvid wan qwen_image lumina2 chroma pig".split())
+_PICTURES = frozenset(
+    [
+        "flux",
+        "sd1",
+        "sdxl",
+        "sd3",
+        "aura",
+        "hidream",
+        "cosmos",
+        "ltxv",
+        "hyvid",
+        "wan",
+        "qwen_image",
+        "lumina2",
+        "chroma",
+        "pig",
+    ]
+)
 _ARCHITECTURES = {
     "clip": _TYPES["mmproj"],
     "t5": "a model that translates one text into another (encoder and decoder)",
@@ -56,7 +84,8 @@ def no_model(metadata: Mapping[str, object], split_by_name: bool = False) -> str
         return "an encoder or a diffusion model, which does not write from left to right"
     part = metadata.get("split.no")
     if isinstance(part, int) and part > 0 and not split_by_name:
-        return f"part {part + 1} of {metadata.get('split.count', 'several')} of a split model, and its name does not say so"
+        count = metadata.get("split.count", "several")
+        return f"part {part + 1} of {count} of a split model, and its name does not say so"
     return ""
 
 

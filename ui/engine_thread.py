@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spec_local.errors import Aborted, BackendError, ContextFullError, SpecLocalError, UsageError, WorkerError
+from spec_local.session.messages import Message
 from spec_local.session.provenance import ProvenanceDecoder
 from spec_local.session.store_records import StoredMessage
-from spec_local.session.messages import Message
 from spec_local.session.window import Turns, fit, reserve_for
 from spec_local.ui import events
 from spec_local.ui.recorder import Recorder

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from spec_local.llama.vocabulary import Vocabulary
-from spec_local.session.calls import Tools, ToolCall
+from spec_local.session.calls import ToolCall, Tools
 from spec_local.session.families import CHANNEL_TAGS, PYTHON_TAG, Calls, Thinking
 from spec_local.session.reply import Event, State, make_parser
 from spec_local.session.text_stream import TextStream
