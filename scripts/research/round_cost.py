@@ -86,13 +86,14 @@ def play(kind: str, n_vocab: int, temperature: float, rounds: int) -> tuple[list
         RULES["coupled"],
         n_ctx=8192,
     )
-    speculator.prefill(sequence)
-    taken, drafted = [], []
+    taken: list[float] = []
+    drafted: list[int] = []
     while len(taken) < rounds and sequence.finish is None:
         begin = time.thread_time_ns()
-        (record,) = speculator.round([sequence])
-        taken.append((time.thread_time_ns() - begin) / 1e3)
-        drafted.append(record.drafted)
+        records = speculator.step([sequence])
+        if records:  # the first steps read the prompt
+            taken.append((time.thread_time_ns() - begin) / 1e3)
+            drafted.append(records[0].drafted)
     return taken, drafted
 
 
