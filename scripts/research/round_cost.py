@@ -87,7 +87,8 @@ def play(kind: str, n_vocab: int, temperature: float, rounds: int) -> tuple[list
         n_ctx=8192,
     )
     speculator.prefill(sequence)
-    taken, drafted = [], []
+    taken: list[float] = []
+    drafted: list[int] = []
     while len(taken) < rounds and sequence.finish is None:
         begin = time.thread_time_ns()
         (record,) = speculator.round([sequence])
