@@ -85,7 +85,8 @@ def no_model(metadata: Mapping[str, object], split_by_name: bool = False) -> str
         return "an encoder or a diffusion model, which does not write from left to right"
     part = metadata.get("split.no")
     if isinstance(part, int) and part > 0 and not split_by_name:
-        return f"part {part + 1} of {metadata.get('split.count', 'several')} of a split model, and its name does not say so"
+        count = metadata.get("split.count", "several")
+        return f"part {part + 1} of {count} of a split model, and its name does not say so"
     return ""
 
 

@@ -26,11 +26,11 @@ class Recipe:
     raw: bool = False
     structure: Structure | None = None
     """A schema or grammar all answers follow, unless a line brings its own."""
-    reply: ReplyOptions = field(default_factory=ReplyOptions)
-    """Thinking, tools, and what the template is told."""
     model: Mapping[str, Any] = field(default_factory=dict)
     """What the text depends on besides prompt and sampling: the target, and under rules that let the draft shape the
     text, the draft. Plain JSON values."""
+    reply: ReplyOptions = field(default_factory=ReplyOptions)
+    """Thinking, tools, and what the template is told."""
 
     def request(self, item: Item) -> Request:
         """What the engine is asked for `item`.

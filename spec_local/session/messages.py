@@ -98,7 +98,7 @@ def _message(message: Mapping[str, object], where: str) -> Message:
         found["tool_calls"] = [_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)]
     for name in ("tool_call_id", "name"):
         if isinstance(value := message.get(name), str):
-            found[name] = value  # type: ignore[literal-required]
+            found[name] = value
     return found
 
 

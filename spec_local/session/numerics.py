@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spec_local.language_model import Chunk
+from spec_local.llama.batch import pieces
 from spec_local.llama.model_context import ModelContext
 from spec_local.session.loading import Loaded, LoadProgress, keep_on
 from spec_local.session.options import EngineOptions
@@ -22,6 +23,10 @@ from spec_local.session.saved import identity, read_saved, saved_path, write_sav
 
 _TEXT = "def is_prime(n):\n    if n < 2:\n        return False  # the sea was calm"
 """Short, since the first start waits for it; `spec-local verify` measures ε on whole answers."""
+_NEAR = 256
+_FAR = _NEAR + 16
+"""Over more cells than `_NEAR` llama.cpp shares the attention of a single row out among threads, and sums in another
+order than for several rows: what is exact for a short text is looked at again behind so many tokens."""
 _TOKENS = 8
 """Tokens of it that are evaluated, and the widest pass that is compared."""
 
@@ -40,6 +45,8 @@ class Numerics:
     """Positions compared, over all widths."""
     widths: tuple[int, ...]
     """Rows of the passes compared with one-row passes; empty where only one-row passes are in use."""
+    bitwise_within: int = 0
+    """Tokens of a context in which the bits are the same, though in a longer one they differ; 0: no such limit."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
@@ -49,11 +56,12 @@ class Numerics:
         """For a person."""
         if self.tier == "bitwise":
             if not self.widths:
-                return "bitwise: every pass has the same width"
-            return f"bitwise: passes of {_list(self.widths)} rows gave the same bits as one-row passes"
+                return "bit for bit: every pass has the same width"
+            return f"bit for bit: passes of {_list(self.widths)} rows gave the same bits as one-row passes"
         flips = f"{self.flips} of {self.positions}" if self.flips else f"none of {self.positions}"
+        near = f"bit for bit within {self.bitwise_within} tokens; beyond, " if self.bitwise_within else ""
         return (
-            f"tolerance {self.epsilon:.2g}: logits differ by up to that between one-row passes and passes of "
+            f"{near}tolerance {self.epsilon:.2g}: logits differ by up to that between one-row passes and passes of "
             f"{_list(self.widths)} rows; {flips} arg-max decisions changed"
         )
 
@@ -103,39 +111,55 @@ def probe(context: ModelContext, widths: Sequence[int], go_on: Callable[[float],
         widths: Rows of the passes to compare with one-row passes.
         go_on: Told the share done before each pass; may raise.
     """
-    epsilon, flips, done = 0.0, 0, 0
+    done = 0
     tokens = context.model.vocabulary.tokenize(_TEXT)[: min(_TOKENS, context.n_ctx - 1)]
     passes = sum(-(-len(tokens) // width) for width in (1, *widths))
 
     def before_pass() -> None:
         nonlocal done
         go_on(done / passes)
-        done += 1
+        done = (done + 1) % passes
 
-    single = evaluate(context, tokens, 1, before_pass)
+    epsilon, flips = _compare(context, tokens, widths, 0, before_pass)
+    positions, within = len(tokens) * len(widths), 0
+    if epsilon == 0.0 and context.memory.free and context.n_ctx > _FAR + len(tokens):
+        for piece in pieces(Chunk(0, (tokens * _FAR)[:_FAR], 0), min(_FAR, context.n_batch)):
+            context.decode([piece])
+        epsilon, far_flips = _compare(context, tokens, widths, _FAR, before_pass)
+        context.trim(0, 0)
+        flips, positions, within = flips + far_flips, 2 * positions, _NEAR if epsilon else 0
+    return Numerics("bitwise" if epsilon == 0.0 else "tolerance", epsilon, flips, positions, tuple(widths), within)
+
+
+def _compare(
+    context: ModelContext, tokens: Sequence[int], widths: Sequence[int], held: int, before_pass: Callable[[], None]
+) -> tuple[float, int]:
+    """Largest difference of a logit between passes of one row and of `widths` rows behind `held` tokens; and how often
+    the likeliest token differed."""
+    epsilon, flips = 0.0, 0
+    single = evaluate(context, tokens, 1, before_pass, held)
     for width in widths:
-        wide = evaluate(context, tokens, width, before_pass)
+        wide = evaluate(context, tokens, width, before_pass, held)
         epsilon = max(epsilon, float(np.abs(wide - single).max()))
         flips += int((wide.argmax(axis=1) != single.argmax(axis=1)).sum())
-    positions = len(tokens) * len(widths)
-    return Numerics("bitwise" if epsilon == 0.0 else "tolerance", epsilon, flips, positions, tuple(widths))
+    return epsilon, flips
 
 
 def evaluate(
-    context: ModelContext, tokens: Sequence[int], width: int, before_pass: Callable[[], None]
+    context: ModelContext, tokens: Sequence[int], width: int, before_pass: Callable[[], None], held: int = 0
 ) -> npt.NDArray[np.float32]:
-    """Logits after each token, from an empty cache in passes of `width` rows. Leaves slot 0 empty.
+    """Logits after each token, in passes of `width` rows, behind the first `held` tokens of slot 0, which it leaves.
 
     Returns:
         float32 [len(tokens), n_vocab], a copy.
     """
-    context.trim(0, 0)
+    context.trim(0, held)
     rows = []
     for start in range(0, len(tokens), width):
         before_pass()
         chunk = tokens[start : start + width]
         rows.append(context.decode([Chunk(0, chunk, len(chunk))])[0].copy())
-    context.trim(0, 0)
+    context.trim(0, held)
     return np.concatenate(rows)
 
 

@@ -25,7 +25,7 @@ class Reading:
     tokens: list[int]
     notices: list[str] = field(default_factory=list)
     """How the tokens came about, for the person."""
-    opening: Opening = Opening()
+    opening: Opening = field(default_factory=Opening)
     """How the reply begins and will be written."""
 
 

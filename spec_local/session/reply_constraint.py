@@ -218,7 +218,7 @@ class ReplyConstraint:
         return mask
 
     def advance(self, token: int) -> bool:
-        state, plan = self._state, self._plan
+        state = self._state
         if state.phase is _Phase.CLOSING:
             if token != state.certain[0]:
                 return False
@@ -269,9 +269,7 @@ class ReplyConstraint:
         elif self._inner is None and not text:
             return False
         state.phase = _Phase.ANSWER
-        if self._inner is None:
-            return False
-        return True
+        return self._inner is not None
 
     def _think(self, token: int) -> bool:
         state, plan = self._state, self._plan

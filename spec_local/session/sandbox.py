@@ -64,7 +64,7 @@ class Exceeded(SecurityError):
 class Generation(Extension):
     """`{% generation %} … {% endgeneration %}`: marks for training what an assistant says. Here only what is in it."""
 
-    tags = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
 
     def parse(self, parser: Parser) -> nodes.Node:
         """The body, with a scope of its own as in the reference implementation."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 _FIRST_PRIVATE, _LAST_PRIVATE = 0xF0000, 0xFFFFD
@@ -25,7 +26,7 @@ class Stretch:
     special: bool = True
     """Control tokens written in it are read as such."""
     joined: bool = False
-    """It goes on in the middle of a text: no space is put in front of it, whatever the tokenizer does at a beginning."""
+    """It goes on in the middle of a text: nothing is put in front of it, as some tokenizers do at a beginning."""
 
 
 class Markers:
@@ -146,9 +147,7 @@ class Shield:
             }
         )
         edges = [0, *cuts, len(text)]
-        return [
-            Stretch(text[a:b], special=False, joined=a > 0) for a, b in zip(edges, edges[1:], strict=False) if b > a
-        ]
+        return [Stretch(text[a:b], special=False, joined=a > 0) for a, b in pairwise(edges) if b > a]
 
 
 def _texts(value: Any) -> Iterable[str]:

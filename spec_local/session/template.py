@@ -149,10 +149,7 @@ class ChatTemplate:
             )
         if self.knows_role("developer"):
             return list(messages)
-        known: list[Message] = []
-        for message in messages:
-            known.append({**message, "role": "system"} if message["role"] == "developer" else message)
-        return known
+        return [{**m, "role": "system"} if m["role"] == "developer" else m for m in messages]
 
     def _render(
         self, messages: Sequence[Message], tools: list[Any], arguments: dict[str, Any], notice: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def test_they_compute_where_nothing_is_odd(model: Path, kernel_library: Path) ->
     before = library.computed()
     written, kernels, notices = text(model)
     assert kernels["on"] is True
-    assert "Q8_0" in kernels["formats"]
+    assert "Q8_0" in str(kernels["formats"])
     assert library.computed() > before
     assert not notices
     assert written == text(model, "off")[0]
@@ -60,7 +61,7 @@ def other_library(tmp_path: Path, kernel_library: Path, monkeypatch: pytest.Monk
     def put(content: bytes) -> Path:
         path = tmp_path / kernel_library.name
         path.write_bytes(content)
-        monkeypatch.setattr(module.build, "library_path", lambda: path)
+        monkeypatch.setattr(build, "library_path", lambda: path)
         return path
 
     return put
@@ -111,8 +112,8 @@ def test_a_processor_without_the_instructions(
 def test_no_compiler_and_no_library(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if build.architecture_problem():
         pytest.skip("there are no kernels for this machine")
-    monkeypatch.setattr(module.build, "library_path", lambda: tmp_path / "nowhere.so")
-    monkeypatch.setattr(module.build, "compiler", list)
+    monkeypatch.setattr(build, "library_path", lambda: tmp_path / "nowhere.so")
+    monkeypatch.setattr(build, "compiler", list)
     written, kernels, notices = text(model)
     assert kernels["reason"] == "they are not built, and there is no C++ compiler (c++, g++ or clang++)"
     assert not notices
@@ -139,15 +140,20 @@ def test_a_first_use_that_hangs_or_cannot_start(
 ):
     monkeypatch.setattr(rehearsal, "TIMEOUT_S", 0.01)
     assert "did not end" in rehearsal.rehearse(kernel_library, fresh=True)
-    monkeypatch.setattr(rehearsal.sys, "executable", "/nowhere/python")
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
     assert "no child process" in rehearsal.rehearse(kernel_library, fresh=True)
 
 
 def test_what_was_found_is_remembered_for_this_very_library(
     kernel_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_folders: None
 ) -> None:
-    asked = []
-    monkeypatch.setattr(rehearsal, "_run_child", lambda path: asked.append(path) or "odd")
+    asked: list[Path] = []
+
+    def child(path: Path) -> str:
+        asked.append(path)
+        return "odd"
+
+    monkeypatch.setattr(rehearsal, "_run_child", child)
     copy = tmp_path / "copy.so"
     copy.write_bytes(kernel_library.read_bytes() + b"1")
     assert [rehearsal.rehearse(copy), rehearsal.rehearse(copy)] == ["odd", "odd"]
@@ -155,3 +161,21 @@ def test_what_was_found_is_remembered_for_this_very_library(
     copy.write_bytes(copy.read_bytes() + b"\0")
     rehearsal.rehearse(copy)
     assert len(asked) == 2
+
+
+def test_passes_of_every_width_give_the_same_bits(model: Path, kernel_library: Path) -> None:
+    options = EngineOptions(threads=1, n_ctx=512, draft_length=7)
+    with load(model, draft="text", options=options) as engine:
+        assert engine.loaded.kernels.on
+        assert (engine.numerics.tier, engine.numerics.epsilon, engine.numerics.bitwise_within) == ("bitwise", 0.0, 0)
+        assert engine.numerics.positions == 2 * 3 * 8, "near the beginning and behind many tokens"
+
+
+def test_two_engines_in_two_threads(model: Path, kernel_library: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    expected = text(model)[0]
+    with ThreadPoolExecutor(2) as pool:
+        for written, kernels, _ in pool.map(lambda _: text(model), range(4)):
+            assert kernels["on"] is True
+            assert written == expected

@@ -60,7 +60,8 @@ def test_the_result_tells_everything_the_contract_asks_for(open_engine: Load) ->
     assert (result["finish_reason"], result["limit"], result["seed"]) == ("length", "max_tokens", 3)
     assert result["usage"]["completion_tokens"] == len(result["token_ids"]) == 40
     assert set(result["timings"]) == {
-        *("load_s", "prefill_s", "ttft_s", "decode_s", "decode_tokens_per_s", "draft_s", "verify_s", "host_s")
+        *("load_s", "prefill_s", "ttft_s", "thinking_s"),
+        *("decode_s", "decode_tokens_per_s", "draft_s", "verify_s", "host_s"),
     }
     speculation = result["speculation"]
     assert speculation["state"] == "on"

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Conversations as programs send them: roles, parts, nulls, calls; and an answer that is to be continued."""
 
 from __future__ import annotations

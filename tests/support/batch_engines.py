@@ -26,7 +26,7 @@ END = 0
 def text_of(request: Request) -> str:
     """Everything a request says, as one text."""
     prompt = request.prompt
-    body = prompt if isinstance(prompt, str) else "\n".join(message["content"] for message in prompt)
+    body = prompt if isinstance(prompt, str) else "\n".join(str(message["content"]) for message in prompt)
     return body if request.system is None else f"{request.system}\n{body}"
 
 

@@ -66,7 +66,7 @@ class ScriptedEngine:
     def tokenize(self, request: Request) -> tuple[list[int], list[str]]:
         """A token per word, and four for each message."""
         messages = list(request.prompt) if not isinstance(request.prompt, str) else []
-        words = sum(len(m["content"].split()) + 4 for m in messages) + len((request.system or "").split())
+        words = sum(len(str(m["content"]).split()) + 4 for m in messages) + len((request.system or "").split())
         return [0] * words, []
 
     def complete(self, sampling: Sampling) -> tuple[Sampling, dict[str, str]]:

@@ -39,6 +39,7 @@ class ToyVocabulary(Vocabulary):
         self.eos = 0
         self.bos = -1
         self.end_ids = frozenset({0, 1})
+        self.marked = {"<end>": 0, "</s>": 1, "<start>": 2}, {}
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         return b"" if token < 3 and not special else self._texts[token]

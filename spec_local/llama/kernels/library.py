@@ -96,8 +96,11 @@ class Registered:
     """Address of ggml's record of their device, which llama.cpp adds to the contexts that are to have it."""
 
 
-def register() -> Registered:
+def register(instructions: str | None = None) -> Registered:
     """Register the back end, which takes nothing yet; harmless when done twice.
+
+    Args:
+        instructions: An instruction set, for measurements; None: the processor's best.
 
     Raises:
         BackendError: As `open_library`, or this processor lacks the instructions.
@@ -106,10 +109,11 @@ def register() -> Registered:
     best = library.kernels_best()
     if not best:
         raise BackendError(NO_INSTRUCTIONS)
-    device = library.kernels_register(best)
+    chosen = instructions or best.decode()
+    device = library.kernels_register(chosen.encode())
     if not device:
-        raise BackendError(f"{best.decode()} cannot be used")
-    return Registered(best.decode(), device)
+        raise BackendError(f"this processor has no {chosen}, or other instructions are in use")
+    return Registered(chosen, device)
 
 
 def take(taken: Taken) -> None:

@@ -102,7 +102,8 @@ class Trial:
 
     def __init__(self, kind: str, k: int, rows: int, columns: Sequence[int], repacked: bool = False) -> None:
         self._lib = lib = _ggml()
-        self._shape = (rows, k)
+        self.shape = (k, rows)
+        """Values in a row, rows."""
         number, count = FORMATS[kind], len(columns)
         room = (2 * count + 1) * lib.ggml_tensor_overhead() + count * lib.ggml_graph_overhead() + 4096
         self._contexts = [lib.ggml_init(_InitParams(room, None, True)) for _ in range(2)]
@@ -157,7 +158,7 @@ class Trial:
 
     def result(self, backend: Any, n: int) -> npt.NDArray[np.float32]:
         """The product with `n` columns, computed anew: float32 [n, rows]."""
-        out = np.full((n, self._shape[0]), np.nan, np.float32)
+        out = np.full((n, self.shape[1]), np.nan, np.float32)
         self._lib.ggml_backend_tensor_set(self._products[n], out.ctypes.data, 0, out.nbytes)
         self.seconds(backend, n)
         self._lib.ggml_backend_tensor_get(self._products[n], out.ctypes.data, 0, out.nbytes)

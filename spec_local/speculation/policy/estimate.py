@@ -26,18 +26,17 @@ class Level:
 
     def rate(self, confidence: float) -> float:
         """Acceptance of a token with this confidence in [0, 1]; 1.0 is certain."""
-        if confidence >= 1.0:
-            return 1.0
-        odds = confidence * math.exp(self.bias + self.level)
-        return min(max(odds / (odds + 1.0 - confidence), self.numbers.least), self.numbers.most)
+        return self.rates((confidence,))[0]
 
     def rates(self, confidence: Iterable[float]) -> list[float]:
-        """The same for the tokens of a draft [γ]; tokens next to each other often share one confidence."""
+        """The same for the tokens of a draft [γ]."""
+        factor, least, most = math.exp(self.bias + self.level), self.numbers.least, self.numbers.most
         found: list[float] = []
-        last, rate = -1.0, 0.0
+        last = rate = -1.0
         for c in confidence:
-            if c != last:
-                last, rate = c, self.rate(c)
+            if c != last:  # tokens next to each other often share a confidence
+                last, odds = c, c * factor
+                rate = 1.0 if c >= 1.0 else min(max(odds / (odds + 1.0 - c), least), most)
             found.append(rate)
         return found
 
