@@ -31,8 +31,8 @@ from spec_local.drafting.model import ModelDrafter
 from spec_local.language_model import Memory, MemoryKind
 from spec_local.sampling import RULES
 from spec_local.sampling.constraint import Walk
-from spec_local.speculation.adaptive import AdaptiveController
 from spec_local.speculation.cost import CostProfile, Curve
+from spec_local.speculation.policy import AdaptiveController
 
 SETTINGS: dict[str, Any] = {
     "greedy": GREEDY,
