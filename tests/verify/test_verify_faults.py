@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_gguf import write_recurrent
+from tiny_gguf import MERGES, write_recurrent, write_transformer
 
 from spec_local.cli.main import main
 from spec_local.drafting.model import _Stream
@@ -56,6 +56,21 @@ def check(tiny_target: Path, tiny_draft: Path) -> Callable[[str], Verification]:
             return verify(engine, plan=plan(rule))
 
     return run
+
+
+@pytest.mark.parametrize("add_bos", [False, True])
+def test_a_draft_of_another_vocabulary_passes(
+    tiny_target: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, add_bos: bool
+) -> None:
+    """Its cache is replayed in its own ids, and holds the text."""
+    with monkeypatch.context() as patch:
+        patch.setattr("tiny_gguf.MERGES", ("z z", *MERGES[1:][::-1]))
+        draft = write_transformer(tiny_folder / f"other-{add_bos}.gguf", seed=1, near=0.02, add_bos=add_bos)
+    options = EngineOptions(threads=1, n_ctx=512, draft_length=4)
+    with load(tiny_target, draft=draft, options=options) as engine:
+        found = verify(engine, plan=plan("coupled"))
+    assert not found.problems
+    assert {finding.model for finding in found.cache.findings} == {"target", "draft"}
 
 
 def kind(found: Verification) -> Kind | None:
