@@ -10,6 +10,7 @@ import json
 import math
 import os
 import platform
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -112,7 +113,7 @@ def _best(sides: Mapping[str, tuple[Trial, object]]) -> dict[str, dict[int, floa
     for n in MEASURED:
         for _ in range(_REPEATS):
             for side, (trial, computer_) in sides.items():
-                best[side][n] = min(best[side].get(n, math.inf), trial.seconds(computer_, n))
+                best[side][n] = min(best[side].get(n, math.inf), trial.seconds(computer_, n, time.thread_time))
     return best
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -143,15 +143,20 @@ class Trial:
         """Whether `device` takes the product with `n` columns."""
         return bool(self._lib.ggml_backend_dev_supports_op(device, self._products[n]))
 
-    def seconds(self, backend: Any, n: int) -> float:
+    def seconds(self, backend: Any, n: int, clock: Callable[[], float] = time.perf_counter) -> float:
         """Compute the product with `n` columns once.
+
+        Args:
+            backend: See `computer`.
+            n: Columns.
+            clock: Seconds; `time.thread_time` leaves out what other programs take, where there is only one thread.
 
         Raises:
             BackendError: The back end fails.
         """
-        started = time.perf_counter()
+        started = clock()
         status = self._lib.ggml_backend_graph_compute(backend, self._graphs[n])
-        taken = time.perf_counter() - started
+        taken = clock() - started
         if status != 0:
             raise BackendError(f"a product ends with status {status}")
         return taken
