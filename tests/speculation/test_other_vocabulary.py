@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 from toy_drafters import perfect
 from toy_grammar import LIST, ToyGrammar, is_list
-from toy_model import Table
 from toy_runs import (
-    DRAFT,
     GREEDY,
     PROMPT,
     VOCABULARY,
@@ -31,8 +29,6 @@ from spec_local.drafting.model import ModelDrafter
 from spec_local.language_model import Memory, MemoryKind
 from spec_local.sampling import RULES
 from spec_local.sampling.constraint import Walk
-from spec_local.speculation.cost import CostProfile, Curve
-from spec_local.speculation.policy import AdaptiveController
 
 SETTINGS: dict[str, Any] = {
     "greedy": GREEDY,
@@ -166,17 +162,3 @@ def test_another_drafters_guess_is_read_along_as_far_as_the_draft_has_it() -> No
         passes[rows] = len(draft.calls)
     assert passes[8] <= passes[1]
     assert len(PARTNERS) != VOCABULARY
-
-
-def test_the_controller_turns_it_off_where_it_loses_and_keeps_it_where_it_wins() -> None:
-    costs = CostProfile(Curve({1: 1.0, 4: 1.2, 8: 1.5}), Curve({1: 0.15, 4: 0.2}))
-    drafted = {}
-    for name, table in (("near", DRAFT), ("far", Table(VOCABULARY, seed=99))):
-        drafter = ModelDrafter(other_model(table), 1, other_vocabulary())
-        sequence = make_sequence(WARM, seed=2, max_tokens=300)
-        play(speculator({"model": drafter}, AdaptiveController(costs, longest=6)), sequence)
-        assert sequence.tokens == plain(WARM, seed=2, max_tokens=300).tokens
-        late = sequence.rounds[len(sequence.rounds) // 2 :]
-        drafted[name] = sum(record.drafted > 0 for record in late) / len(late)
-    assert drafted["near"] > 0.9
-    assert drafted["far"] < 0.1
