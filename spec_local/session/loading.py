@@ -57,6 +57,8 @@ class Loaded:
     """Why there is no draft model; empty where there is one."""
     recommended: Mapping[str, tuple[object, str]]
     """Sampling values the model's maker recommends: name → (value, origin)."""
+    unthinking: Mapping[str, tuple[object, str]]
+    """Those that take their place where the model is told not to think."""
     load_s: float
     options: EngineOptions
     """What was asked for, with every `auto` decided."""
@@ -148,6 +150,7 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
         draft_name=draft_file.name if draft_file is not None and draft is not None else None,
         draft_off=off,
         recommended=manifest.recommended_sampling(target_header, target_file.entry),
+        unthinking=manifest.unthinking_sampling(target_file.entry),
         load_s=time.perf_counter() - started,
         options=options,
         memory=memory if draft is not None else without_draft(memory),
