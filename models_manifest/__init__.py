@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from spec_local.models_manifest.gguf_header import Header, read_header
     from spec_local.models_manifest.manage import Removed, add_model, remove_model
     from spec_local.models_manifest.pair_check import PairReport, check_pair, require_pair
-    from spec_local.models_manifest.recommended import recommended_sampling
+    from spec_local.models_manifest.recommended import recommended_sampling, unthinking_sampling
     from spec_local.models_manifest.resolve import (
         ListedModel,
         NotPulledError,
@@ -68,6 +68,7 @@ _LAZY = {
     "pull": "download",
     "read_header": "gguf_header",
     "recommended_sampling": "recommended",
+    "unthinking_sampling": "recommended",
     "recurrent_bytes": "estimate",
     "remove_entry": "catalogue",
     "remove_model": "manage",
@@ -118,6 +119,7 @@ __all__ = [
     "show_bytes",
     "split_files",
     "split_weights",
+    "unthinking_sampling",
     "vocabulary_bytes",
 ]
 

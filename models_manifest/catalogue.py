@@ -157,6 +157,8 @@ class ModelEntry(_Strict):
     context_length: Annotated[int, Field(gt=0)] | None = None
     """Tokens the model was trained for."""
     sampling: RecommendedSampling = RecommendedSampling()
+    sampling_without_thinking: RecommendedSampling = RecommendedSampling()
+    """What differs where a model that can think is told not to."""
     notes: list[str] = []
     """Sentences a user should know: template, thinking, licence terms to accept."""
     variants: Annotated[list[Variant], Field(min_length=1)]

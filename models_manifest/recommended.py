@@ -27,6 +27,12 @@ _RANGES: dict[str, tuple[float, float]] = {
 }
 
 
+def unthinking_sampling(entry: ModelEntry | None) -> dict[str, tuple[int | float, str]]:
+    """What the catalogue recommends instead where a model that can think is told not to; the same form."""
+    values = entry.sampling_without_thinking.model_dump(exclude_none=True) if entry is not None else {}
+    return {name: (value, FROM_CATALOGUE) for name, value in values.items()}
+
+
 def recommended_sampling(header: Header | None, entry: ModelEntry | None) -> dict[str, tuple[int | float, str]]:
     """Setting → (value, origin), origin being `FROM_FILE` or `FROM_CATALOGUE`. What neither names is left out.
 

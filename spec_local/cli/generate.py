@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from spec_local.cli import batch
 from spec_local.cli.exit_codes import ExitCode
 from spec_local.cli.options import add_options, resolve
-from spec_local.cli.terminal import TextOutput, piped_input, read_text
+from spec_local.cli.terminal import TextOutput, is_terminal, piped_input, read_text
 from spec_local.errors import SpecLocalError, UsageError
 from spec_local.words import counted, harmless
 
 if TYPE_CHECKING:
     from spec_local.sampling.params import Sampling
     from spec_local.session.engine import Engine
+    from spec_local.session.result import Piece
 
 _FILES = (("file", "--file"), ("json_schema", "--json-schema"), ("grammar", "--grammar"))
 """Flags that take - for standard input."""
@@ -67,6 +68,7 @@ def run(arguments: Any) -> int:
     wanted, shape, options = sampling(settings), structure(settings), reply(settings)
     output = TextOutput(arguments.output)
     answered = False
+    thoughts = _Thoughts()
     with Interrupt() as interrupt:
         try:
             engine = load_engine(settings, lambda: interrupt.seen)
@@ -83,12 +85,13 @@ def run(arguments: Any) -> int:
                 "reply": options,
             }
             stream = engine.stream(prompt, sampling=wanted, **how)
-            for notice in (*stream.notices, *(_facts(engine, wanted) if arguments.stats else ())):
+            for notice in (*stream.notices, *(_facts(engine, wanted, options.thinking) if arguments.stats else ())):
                 print(f"note: {harmless(notice)}", file=sys.stderr)
             if interrupt.seen:
                 stream.close()
             for piece in stream:
                 if not arguments.json:
+                    thoughts.show(piece)
                     output.write(piece.text)
             answered = stream.result.finish_reason != "cancelled"
         finally:
@@ -102,13 +105,35 @@ def run(arguments: Any) -> int:
             print(f"note: {_CUT.format(result.limit or result.finish_reason)}", file=sys.stderr)
         if arguments.stats:
             print(harmless(result.summary()), file=sys.stderr)
+        if result.reasoning_tokens and not result.text and result.limit is not None:
+            limit = "--max-tokens" if result.limit == "max_tokens" else "--n-ctx"
+            print(f"note: The model was still thinking when {limit} ended it; there is no answer.", file=sys.stderr)
         engine.close()
     return ExitCode.INTERRUPTED if result.finish_reason == "cancelled" else ExitCode.OK
 
 
-def _facts(engine: Engine, wanted: Sampling) -> tuple[str, ...]:
+class _Thoughts:
+    """Shows a person at a terminal what is thought before the answer, on standard error: no pipe sees it."""
+
+    def __init__(self) -> None:
+        self._shown = is_terminal(sys.stderr)
+        self._open = False
+
+    def show(self, piece: Piece) -> None:
+        """Show the thinking of a piece; end it where the answer begins."""
+        if self._shown and piece.thinking:
+            sys.stderr.write(harmless(piece.thinking))
+            sys.stderr.flush()
+            self._open = True
+        elif self._open and piece.text:
+            sys.stderr.write("\n\n")
+            sys.stderr.flush()
+            self._open = False
+
+
+def _facts(engine: Engine, wanted: Sampling, thinking: str) -> tuple[str, ...]:
     """What was estimated before loading, and how tokens are drawn, for `--stats`."""
-    sampling, origins = engine.complete(wanted)
+    sampling, origins = engine.complete(wanted, thinking)
     values = ", ".join(
         f"{name.replace('_', '-')} {value:g} ({origins.get(name, 'default')})"
         for name, value in sampling.model_dump(include=_SHOWN).items()

@@ -194,7 +194,7 @@ class Engine:
                 f"The prompt is {len(tokens)} tokens long; the context holds {self.n_ctx}, the answer included.",
                 "Shorten the prompt or use a larger --n-ctx.",
             )
-        sampling, origins = self.complete(request.sampling)
+        sampling, origins = self.complete(request.sampling, request.reply.thinking)
         seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         stream = ReplyStream(self.vocabulary, reading.opening, sampling.stop, f"{seed}:{len(tokens)}")
         constraint = reply_constraint(self._structures, self.vocabulary, request, reading.opening, self._prompts.source)
@@ -280,11 +280,12 @@ class Engine:
         """
         return self._prompts.tokenize(request)
 
-    def complete(self, sampling: Sampling) -> tuple[Sampling, dict[str, str]]:
+    def complete(self, sampling: Sampling, thinking: str = "auto") -> tuple[Sampling, dict[str, str]]:
         """Fill fields that were not set from the model's recommendation; returns where each value came from."""
         origins = dict.fromkeys(sampling.model_fields_set, "request")
         update: dict[str, object] = {}
-        for name, (value, origin) in self._loaded.recommended.items():
+        own = {**self._loaded.recommended, **(self._loaded.unthinking if thinking == "off" else {})}
+        for name, (value, origin) in own.items():
             if name not in origins and name in Sampling.model_fields:
                 update[name] = value
                 origins[name] = origin

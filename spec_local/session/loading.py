@@ -64,6 +64,8 @@ class Loaded:
     """How the draft model reads and writes the target's tokens; None where there is none."""
     recommended: Mapping[str, tuple[object, str]]
     """Sampling values the model's maker recommends: name → (value, origin)."""
+    unthinking: Mapping[str, tuple[object, str]]
+    """Those that take their place where the model is told not to think."""
     load_s: float
     options: EngineOptions
     """What was asked for, with every `auto` decided."""
@@ -173,6 +175,7 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
         draft_off=off,
         vocabulary_map=map_vocabularies(pair, target, draft, target_header) if pair and draft else None,
         recommended=manifest.recommended_sampling(target_header, target_file.entry),
+        unthinking=manifest.unthinking_sampling(target_file.entry),
         load_s=time.perf_counter() - started,
         options=options,
         memory=memory if draft is not None else without_draft(memory),
