@@ -199,7 +199,8 @@ class _Reader:
         if len({name for name, *_ in raw}) != n_tensors:
             self.damaged("describes a tensor twice")
         start = self.at + -self.at % alignment if n_tensors else self.at
-        return Container(self.path, metadata, self.tensors(raw, start, alignment), self.size)
+        tensors = self.tensors(raw, start, alignment)
+        return Container(self.path, metadata, tensors, self.size, self.end)
 
     def counts(self) -> tuple[int, int]:
         """How many tensors and metadata keys there are, from the beginning of the file."""
