@@ -138,7 +138,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("tensor_split", "device", _shares, "share of the model per device, as 3,1", metavar="SHARES"),
     Option("threads", "device", int, "CPU threads", metavar="N", default="0, physical cores"),
     Option("batch_size", "device", int, "tokens per prefill pass", metavar="N", default="512"),
-    Option("kernels", "device", str, "own kernels on the processor", choices=("auto", "off"), default="auto"),
+    Option("kernels", "device", str, "own kernels on the processor", choices=("auto", "off"), default="off"),
     Option("flash_attn", "device", str, "flash attention", choices=("auto", "on", "off"), default="auto"),
     Option("mmap", "device", str, "map model files or read them", choices=("auto", "on", "off"), default="auto"),
     Option("cache_type_k", "device", str, "key cache type", choices=_CACHE_TYPES, default="f16"),

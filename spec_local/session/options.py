@@ -53,8 +53,9 @@ class EngineOptions(BaseModel):
     main_gpu: int = Field(0, ge=0)
     split_mode: Literal["none", "layer", "row"] = "layer"
     tensor_split: tuple[float, ...] = ()
-    kernels: Literal["auto", "off"] = "auto"
-    """Our own kernels for passes over a few rows on the processor; auto: wherever they work and are faster."""
+    kernels: Literal["auto", "off"] = "off"
+    """Our own kernels for passes over a few rows on the processor; auto: wherever they work and are faster. Off until
+    they have been tried on more machines."""
     flash_attn: Literal["auto", "on", "off"] = "auto"
     mmap: Literal["auto", "on", "off"] = "auto"
     """Map model files or read them; auto maps where that takes less memory. A mapped file that is cut while it is in

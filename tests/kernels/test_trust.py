@@ -43,7 +43,7 @@ def test_they_compute_where_nothing_is_odd(model: Path, kernel_library: Path) ->
 
 
 def test_off_is_off_beside_an_engine_that_has_them(model: Path, kernel_library: Path) -> None:
-    with load(model, draft="none", options=EngineOptions(threads=1, n_ctx=128)) as engine:
+    with load(model, draft="none", options=EngineOptions(threads=1, n_ctx=128, kernels="auto")) as engine:
         assert engine.loaded.kernels.on
         before = library.computed()
         _, kernels, notices = text(model, "off")
@@ -164,7 +164,7 @@ def test_what_was_found_is_remembered_for_this_very_library(
 
 
 def test_passes_of_every_width_give_the_same_bits(model: Path, kernel_library: Path) -> None:
-    options = EngineOptions(threads=1, n_ctx=512, draft_length=7)
+    options = EngineOptions(threads=1, n_ctx=512, draft_length=7, kernels="auto")
     with load(model, draft="text", options=options) as engine:
         assert engine.loaded.kernels.on
         assert (engine.numerics.tier, engine.numerics.epsilon, engine.numerics.bitwise_within) == ("bitwise", 0.0, 0)
