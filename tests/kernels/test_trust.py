@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +25,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def text(model: Path, kernels: str = "auto") -> tuple[str, dict[str, object], list[str]]:
+def text(model: Path, kernels: str = "auto") -> tuple[str, dict[str, Any], list[str]]:
     """What is written, what is said of the kernels, and the notices."""
     options = EngineOptions(threads=1, n_ctx=128, draft_length=2, kernels=kernels)
     with load(model, draft="text", options=options) as engine:
@@ -60,7 +62,7 @@ def other_library(tmp_path: Path, kernel_library: Path, monkeypatch: pytest.Monk
     def put(content: bytes) -> Path:
         path = tmp_path / kernel_library.name
         path.write_bytes(content)
-        monkeypatch.setattr(module.build, "library_path", lambda: path)
+        monkeypatch.setattr(build, "library_path", lambda: path)
         return path
 
     return put
@@ -111,8 +113,8 @@ def test_a_processor_without_the_instructions(
 def test_no_compiler_and_no_library(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if build.architecture_problem():
         pytest.skip("there are no kernels for this machine")
-    monkeypatch.setattr(module.build, "library_path", lambda: tmp_path / "nowhere.so")
-    monkeypatch.setattr(module.build, "compiler", list)
+    monkeypatch.setattr(build, "library_path", lambda: tmp_path / "nowhere.so")
+    monkeypatch.setattr(build, "compiler", list)
     written, kernels, notices = text(model)
     assert kernels["reason"] == "they are not built, and there is no C++ compiler (c++, g++ or clang++)"
     assert not notices
@@ -139,15 +141,20 @@ def test_a_first_use_that_hangs_or_cannot_start(
 ):
     monkeypatch.setattr(rehearsal, "TIMEOUT_S", 0.01)
     assert "did not end" in rehearsal.rehearse(kernel_library, fresh=True)
-    monkeypatch.setattr(rehearsal.sys, "executable", "/nowhere/python")
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
     assert "no child process" in rehearsal.rehearse(kernel_library, fresh=True)
 
 
 def test_what_was_found_is_remembered_for_this_very_library(
     kernel_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_folders: None
 ) -> None:
-    asked = []
-    monkeypatch.setattr(rehearsal, "_run_child", lambda path: asked.append(path) or "odd")
+    asked: list[Path] = []
+
+    def run_child(path: Path) -> str:
+        asked.append(path)
+        return "odd"
+
+    monkeypatch.setattr(rehearsal, "_run_child", run_child)
     copy = tmp_path / "copy.so"
     copy.write_bytes(kernel_library.read_bytes() + b"1")
     assert [rehearsal.rehearse(copy), rehearsal.rehearse(copy)] == ["odd", "odd"]
