@@ -315,3 +315,27 @@ def test_verify_runs_on_workers(workers: list[RunningWorker], target: Path, draf
         sequence = rig.play_padded("hello", SAMPLING, {}, 0)
         assert len(sequence.emitted) == 48 and time.monotonic() > started
         rig.close()
+
+
+def test_kernels_of_our_own_beside_a_worker(workers: list[RunningWorker], tmp_path: Path) -> None:
+    """One layer there, the rest here with our kernels; with every layer there they have nothing to do."""
+    from spec_local.llama.kernels import build
+    from spec_local.llama.tiny_model import write_tiny_model
+
+    if build.architecture_problem() or not (build.library_path().exists() or build.compiler()):
+        pytest.skip("there are no kernels here")
+    model = tmp_path / "tiny.gguf"
+    write_tiny_model(model, "Q8_0")
+    sampling = Sampling(max_tokens=16, temperature=0)
+
+    def text(**options: object) -> tuple[str, bool]:
+        chosen = EngineOptions.model_validate({"n_ctx": 128, "threads": 1, "draft_length": 2, **options})
+        with spec_local.load(model, draft="text", options=chosen) as engine:
+            return engine.generate("hello", raw=True, sampling=sampling).text, engine.loaded.kernels.on
+
+    rpc = (workers[0].endpoint,)
+    here, on = text()
+    assert on
+    assert text(rpc=rpc, gpu_layers=1) == (here, True)
+    assert text(rpc=rpc, gpu_layers=1, kernels="off") == (here, False)
+    assert text(rpc=rpc)[1] is False
