@@ -103,6 +103,16 @@ class Tokenizer:
             ends.discard(texts[b"<|end|>"])  # it ends one of the messages that an answer is made of
         return frozenset(ends)
 
+    def repeated(self) -> int | None:
+        """The first id whose text an earlier one has too, None where each has its own: llama.cpp ends the process that
+        loads such a file."""
+        seen: set[bytes] = set()
+        for id, text in enumerate(self.tokens()):
+            if text and text in seen:
+                return id
+            seen.add(text)
+        return None
+
     def show(self, id: int | None) -> str:
         """Text of a token for people, quoted."""
         tokens = self.tokens()

@@ -111,12 +111,12 @@ def load_models(options: EngineOptions, progress: LoadProgress | None = None) ->
     _require_flash(options)
     with ExitStack() as undo:
         target_file, draft_file, notices, off = _resolve(options)
-        target_header = manifest.read_header(target_file.path)
+        target_header = _sound(manifest.read_header(target_file.path))
         draft_header: Header | None = None
         pair: PairReport | None = None
         if draft_file is not None:
             try:
-                draft_header = manifest.read_header(draft_file.path)
+                draft_header = _sound(manifest.read_header(draft_file.path))
                 pair = manifest.require_pair(target_header, draft_header)
                 notices += filter(None, [pair.other_vocabulary])
                 if draft_file.path.samefile(target_file.path):
@@ -227,6 +227,18 @@ def _resolve(options: EngineOptions) -> tuple[ResolvedModel, ResolvedModel | Non
             raise
         target, _, notices = manifest.resolve_pair(options.target, "none", options.pair)
         return target, None, notices, _go_on_without(error, options, notices)
+
+
+def _sound(header: Header) -> Header:
+    """Refuse with a sentence what llama.cpp would end this process for.
+
+    Raises:
+        ModelError: The vocabulary has a token twice.
+    """
+    if (twice := header.tokenizer.repeated()) is not None:
+        text = header.tokenizer.show(twice)
+        raise ModelError(f"{header.path} has the token {text} twice; it is damaged.", "Download it again.")
+    return header
 
 
 def _require_room(

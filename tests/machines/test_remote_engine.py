@@ -329,7 +329,9 @@ def test_kernels_of_our_own_beside_a_worker(workers: list[RunningWorker], tmp_pa
     sampling = Sampling(max_tokens=16, temperature=0)
 
     def text(**options: object) -> tuple[str, bool]:
-        chosen = EngineOptions.model_validate({"n_ctx": 128, "threads": 1, "draft_length": 2, **options})
+        chosen = EngineOptions.model_validate(
+            {"n_ctx": 128, "threads": 1, "draft_length": 2, "kernels": "auto", **options}
+        )
         with spec_local.load(model, draft="text", options=chosen) as engine:
             return engine.generate("hello", raw=True, sampling=sampling).text, engine.loaded.kernels.on
 
