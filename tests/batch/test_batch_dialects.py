@@ -162,13 +162,13 @@ def test_what_cannot_be_meant_fails_alone(fields: dict[str, Any]) -> None:
 def test_a_field_that_is_not_used_is_named_once_in_a_run() -> None:
     summary = Summary()
     lines = [
-        {"prompt": "p", "n": 3, "tools": [{"type": "function"}], "label": "mine"},
-        {"prompt": "p", "n": 2, "chat_template_kwargs": {"enable_thinking": False}},
+        {"prompt": "p", "n": 3, "functions": [{"name": "f"}], "label": "mine"},
+        {"prompt": "p", "n": 2, "modalities": ["audio"]},
         {"prompt": "p", "n": 1, "tools": [], "chat_template_kwargs": None, "stream": False},
     ]
     list(summary.watch(read("\n".join(map(json.dumps, lines)))))
     assert len(summary.notes) == 3
-    for name in ("'n' (line 1)", "'tools' (line 1)", "'chat_template_kwargs' (line 2)"):
+    for name in ("'n' (line 1)", "'functions' (line 1)", "'modalities' (line 2)"):
         assert sum(name in note and "is not used here" in note for note in summary.notes) == 1
 
 

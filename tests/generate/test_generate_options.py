@@ -13,6 +13,7 @@ from spec_local.environment import variable
 from spec_local.errors import UsageError
 from spec_local.sampling import Sampling
 from spec_local.session.options import EngineOptions
+from spec_local.session.reply_options import ReplyOptions
 
 FIELDS = {**EngineOptions.model_fields, **Sampling.model_fields}
 
@@ -111,7 +112,8 @@ def test_defaults_in_words_are_the_models_defaults(option) -> None:
 
 
 def test_every_option_ends_in_a_model_or_is_known_to_a_command() -> None:
-    assert {option.name for option in OPTIONS} - set(FIELDS) <= {"pull", "json_schema", "grammar"}
+    known = {"pull", "json_schema", "grammar", *ReplyOptions.model_fields}
+    assert {option.name for option in OPTIONS} - set(FIELDS) <= known
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def test_random_texts_under_random_grammars_are_read_the_same(native: Native, se
         assert ours(grammar, texts) == expected, grammar
         compared += 1
         belong += sum(expected)
-    assert compared >= 15
+    assert compared >= 10
     assert belong >= 60
 
 

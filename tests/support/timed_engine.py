@@ -11,6 +11,7 @@ from toy_model import Table, ToyModel
 from spec_local.drafting.drafter import Drafter
 from spec_local.drafting.model import ModelDrafter
 from spec_local.drafting.text import TextDrafter
+from spec_local.drafting.vocabulary_map import VocabularyMap
 from spec_local.errors import Aborted
 from spec_local.language_model import Chunk, Logits
 from spec_local.sampling import RULES, Noise, Transform
@@ -88,7 +89,8 @@ class TimedEngine:
         target = TimedModel(table, self.clock, target_s, self.options.max_rows)
         self.draft_table = draft_table
         draft = TimedModel(draft_table, self.clock, draft_s, 1) if "model" in sources else None
-        self.loaded = SimpleNamespace(target=target, draft=draft)
+        vocabulary = None if draft is None else VocabularyMap(N_VOCAB, N_VOCAB)
+        self.loaded = SimpleNamespace(target=target, draft=draft, vocabulary_map=vocabulary)
         drafters: dict[str, Drafter] = {} if draft is None else {"model": ModelDrafter(draft)}
         if "text" in sources:
             drafters["text"] = TextDrafter()
