@@ -168,3 +168,24 @@ def test_a_demanded_call_is_valid_and_faster_with_speculation(engines: Load) -> 
             passes[speculate] += result.statistics.decode_s
     assert rounds[True] < 0.6 * rounds[False]
     assert passes[True] < passes[False]
+
+
+def test_a_call_goes_on_with_its_result(engines: Load) -> None:
+    """What the model makes of the result is its own; that it is asked with it, and answers in words, is ours."""
+    engine = engines(TARGET, DRAFT, n_ctx=1024)
+    options = ReplyOptions(tools=(TOOL,), tool_choice="get_weather")
+    asked: list[dict[str, Any]] = [{"role": "user", "content": "Weather in Paris for 2 days?"}]
+    first = engine.generate(asked, sampling=_greedy(), reply=options)
+    (call,) = first.as_dict()["tool_calls"]
+    assert json.loads(call["function"]["arguments"])["city"] == "Paris"
+    answered = [
+        *asked,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "content": '{"forecast": "snow"}'},
+    ]
+    silent = ReplyOptions(tools=(TOOL,), tool_choice="none")
+    prompt = engine.vocabulary.text(engine.tokenize(Request(answered, reply=silent))[0])
+    assert prompt.index("get_weather") < prompt.rindex('{"forecast": "snow"}')
+    second = engine.generate(answered, sampling=_greedy(), reply=silent)
+    assert second.text.strip()
+    assert second.tool_calls == ()
