@@ -62,7 +62,8 @@ def likelihood(length: int, score: float = 0.0, place: int = 0) -> float:
         place: Tokens of the same draft before this one, all of them taken to be right.
     """
     said = _LENGTH_0 + _LENGTH * _LOG[length] + score
-    return 1.0 / (1.0 + math.exp(-_SAID * said - _PLACE * _LOG[min(place + 1, len(_LOG) - 1)]))
+    far = _LOG[min(place + 1, LONGEST_MATCH)]  # no draft so long was in what this was fitted to
+    return 1.0 / (1.0 + math.exp(-_SAID * said - _PLACE * far))
 
 
 class TextIndex:

@@ -72,6 +72,13 @@ def _drafts(tokens: list[int], limit: int = 4) -> tuple[list[int], list[float]]:
     return draft.tokens, draft.confidence
 
 
+def test_a_draft_may_be_longer_than_the_longest_match() -> None:
+    """As a pass has room for, when nothing else limits it."""
+    tokens, likely = _drafts([5, 6, 7] * 4, 3 * LONGEST_MATCH)
+    assert tokens == [5, 6, 7] * LONGEST_MATCH
+    assert len(likely) == len(tokens) and all(0 < p < 1 for p in likely)
+
+
 def test_drafts_what_followed_and_is_surer_of_each_further_token() -> None:
     tokens, likely = _drafts([5, 6, 7, 8, 9, 1, 5, 6])
     assert tokens == [7, 8, 9, 1]
