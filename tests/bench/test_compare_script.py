@@ -60,7 +60,7 @@ class _Pool:
 
 @pytest.fixture
 def comparison(capsys: pytest.CaptureFixture[str]) -> Comparison:
-    engine: Any = TimedEngine(("model", "text"), noise=0.0)
+    engine: Any = TimedEngine(("model",), noise=0.0)
     engine.vocabulary = SimpleNamespace(
         text=lambda ids, special=False: "abc" if len(ids) == 9 else "xyz" if len(ids) == 3 else "text"
     )

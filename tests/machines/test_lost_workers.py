@@ -263,9 +263,12 @@ def test_a_pulled_cable_is_noticed(target: Path) -> None:
             with spec_local.load(target, draft="none", options=options) as engine:
                 pieces = iter(engine.stream("hello", sampling=TEXT))
                 next(pieces)
+                pulled_out = threading.Event()
+                engine.loop.call(pulled_out.wait)  # the answer waits, or it would be written before that
                 time.sleep(1.5)  # the connections are looked for twice a second
                 ip("link", "set", f"{name}a", "down")
                 pulled = time.monotonic()
+                pulled_out.set()
                 with pytest.raises(WorkerError, match="A worker was lost"):
                     list(pieces)
                 assert time.monotonic() - pulled < 2 * BOUND_S
